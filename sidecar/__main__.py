@@ -1,0 +1,32 @@
+"""The program `sidecar`, also known as `sah`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> int:
+    """Run the command line. `stop` and `abort` take a road of their own: they have to start almost like `touch`."""
+    arguments = sys.argv[1:]
+    project, rest = _leading_project(arguments)
+    if rest and rest[0] in ("stop", "abort"):
+        from sidecar.cli import stop_abort  # noqa: PLC0415 - one road must not pay for the other
+
+        return stop_abort.main("stop" if rest[0] == "stop" else "abort", [*project, *rest[1:]], os.environ)
+    from sidecar.cli.main import main as run  # noqa: PLC0415
+
+    return run(arguments)
+
+
+def _leading_project(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """`--project DIR` may stand before the command too."""
+    if arguments[:1] == ["--project"]:
+        return arguments[:2], arguments[2:]
+    if arguments and arguments[0].startswith("--project="):
+        return arguments[:1], arguments[1:]
+    return [], arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""`sidecar stop` and `sidecar abort`: write one signal file, and say what that will do.
+
+Parsed by hand, and importing next to nothing, because whoever needs these needs them now: they start about as
+fast as Python itself, and work with no daemon, no database and no other process alive.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sidecar import layout
+from sidecar.errors import SidecarError
+from sidecar.signals import files, targets, trailers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sidecar.signals.files import Kind
+    from sidecar.signals.targets import Target
+
+WRITTEN, FAILED, BAD_USAGE, NOT_PROVEN = 0, 1, 2, 4
+
+_USAGE = {
+    "stop": "sidecar stop WORKSPACE | --run ID | --all  [--reason TEXT] [--timeout S] [--wait[=S]] [--cancel] [--json]",
+    "abort": "sidecar abort [REASON] [--workspace NAME | --run ID]  [--wait[=S]] [--cancel] [--json]",
+}
+_HELP = {
+    "stop": """\
+Ask for a graceful stop: the current iteration completes, then the run ends, and can be resumed.
+
+  WORKSPACE          the runs of this workspace
+  --run ID           only this run
+  --all              every run of the project
+
+  --reason TEXT      why; shown by the run and kept in its receipt
+  --timeout S        if it has not stopped after S seconds, it is aborted
+  --wait[=S]         wait until it has stopped (at most S seconds) and show what became of it
+  --cancel           take the request back, if no run has consumed it yet
+  --json             one JSON object on standard output
+  --project DIR      the project (default: found from the working directory)
+
+Only writes the file .stop, as `touch` would. Exit code: 0 written (with --wait: stopped), 1 could not be
+written or found, 4 not stopped within the time.
+""",
+    "abort": """\
+End runs now: their agents and commands are ended at once, and the runs end as aborted.
+
+  REASON             why; shown by the run and kept in its receipt
+  --workspace NAME   only the runs of this workspace
+  --run ID           only this run; without either, every run of the project
+
+  --wait[=S]         wait (10 s, or at most S seconds) for proof that every process is gone, and show it
+  --cancel           take the request back, if no run has seen it yet
+  --json             one JSON object on standard output
+  --project DIR      the project (default: found from the working directory)
+
+Only writes the file .abort, as `touch` would. Exit code: 0 written (with --wait: applied, and nothing
+survived), 1 could not be written or found, 4 applied but not proven within the time.
+""",
+}
+_FLAGS = {
+    "stop": {"--all", "--cancel", "--json", "--help", "-h"},
+    "abort": {"--cancel", "--json", "--help", "-h"},
+}
+_VALUED = {
+    "stop": {"--reason", "--run", "--workspace", "--project", "--timeout"},
+    "abort": {"--reason", "--run", "--workspace", "--project"},
+}
+
+
+class UsageError(SidecarError):
+    """The words of the call are off."""
+
+
+def main(kind: Kind, arguments: list[str], environment: Mapping[str, str]) -> int:
+    """Run `sidecar stop …` or `sidecar abort …`; the result is the exit code."""
+    try:
+        options = _parse(kind, arguments)
+        if "--help" in options or "-h" in options:
+            print(f"usage: {_USAGE[kind]}\n\n{_HELP[kind]}", end="")
+            return WRITTEN
+        root = layout.find_root(options.get("--project"), environment)
+        target = _target(kind, options, root, environment)
+        if "--cancel" in options:
+            return _cancel(kind, target, options)
+        return _send(kind, target, options)
+    except UsageError as error:
+        print(f"sidecar {kind}: {error}\nusage: {_USAGE[kind]}", file=sys.stderr)
+        return BAD_USAGE
+    except SidecarError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+
+
+def _parse(kind: Kind, arguments: list[str]) -> dict[str, str]:
+    """Options by name; the positional word under its own: WORKSPACE for stop, REASON for abort."""
+    options: dict[str, str] = {}
+    words: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            words += rest
+            break
+        if word.startswith("-") and word != "-":
+            _parse_option(kind, word, rest, options)
+        else:
+            words.append(word)
+    if len(words) > 1:
+        hint = "one workspace at a time" if kind == "stop" else "put the reason in quotes"
+        raise UsageError(f"too many words: {' '.join(words)!r}; {hint}")
+    if words:
+        options["WORKSPACE" if kind == "stop" else "REASON"] = words[0]
+    return options
+
+
+def _parse_option(kind: Kind, word: str, rest: list[str], options: dict[str, str]) -> None:
+    name, equals, value = word.partition("=")
+    if name in _VALUED[kind]:
+        if not equals and not rest:
+            raise UsageError(f"{name} needs a value")
+        options[name] = value if equals else rest.pop(0)
+    elif name == "--wait" or word in _FLAGS[kind]:
+        options[name] = value
+    else:
+        raise UsageError(f"unknown option {word}")
+    if name == "--timeout" or (name == "--wait" and equals):
+        _require_seconds(name, options[name])
+
+
+def _require_seconds(name: str, text: str) -> None:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name} takes a number of seconds above 0, not {text!r}")
+
+
+def _target(kind: Kind, options: dict[str, str], root: str, environment: Mapping[str, str]) -> Target:
+    if kind == "stop" and "WORKSPACE" in options and "--workspace" in options:
+        raise UsageError("name the workspace once")
+    name = options.get("WORKSPACE", options.get("--workspace"))
+    if (name is not None) + ("--run" in options) + ("--all" in options) > 1:
+        raise UsageError("name one target: a workspace, a run, or the project")
+    if "--run" in options:
+        return targets.run(root, options["--run"])
+    if name is not None:
+        return targets.workspace(root, name, environment)
+    if kind == "stop" and "--all" not in options:
+        raise UsageError("stop what? Name a workspace, --run ID, or --all for every run of the project")
+    if "REASON" in options:
+        _refuse_misplaced_name(root, options["REASON"], environment)
+    return targets.project(root)
+
+
+def _refuse_misplaced_name(root: str, reason: str, environment: Mapping[str, str]) -> None:
+    """`sidecar abort my-task` would end every run of the project, with the reason `my-task`."""
+    try:
+        kind_of_name = targets.is_workspace_or_run(root, reason, environment)
+    except SidecarError:  # settings that cannot be read must not stand between a person and the abort
+        return
+    if kind_of_name:
+        raise UsageError(
+            f"{reason} is a {kind_of_name}; write `sidecar abort --{kind_of_name} {reason}` to abort it, "
+            f"or `sidecar abort --reason {reason}` to abort the whole project for that reason"
+        )
+
+
+def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
+    if "REASON" in options and "--reason" in options:
+        raise UsageError("give the reason once")
+    timeout_s = float(options["--timeout"]) if "--timeout" in options else None
+    signed = trailers.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
+    live = target.live_runs()
+    path = files.write(target.directory, kind, options.get("REASON", options.get("--reason", "")), signed)
+    if "--json" not in options:
+        print("\n".join(_told(kind, target, path, live)), flush=True)
+    if "--wait" in options:
+        from sidecar.cli import wait  # noqa: PLC0415 - json, which costs as much as the rest together
+
+        limit_s = float(options["--wait"]) if options["--wait"] else None
+        return wait.for_receipt(target, kind, signed.signal_id or "", limit_s, as_json="--json" in options)
+    if "--json" in options:
+        import json  # noqa: PLC0415 - as above
+
+        print(json.dumps({"signal": kind, "signal_id": signed.signal_id, "path": path, "live_runs": live}))
+    return WRITTEN
+
+
+def _cancel(kind: Kind, target: Target, options: dict[str, str]) -> int:
+    signal = files.read(target.directory, kind)
+    if signal is None:
+        raise SidecarError(f"nothing to cancel: there is no {files.path_of(target.directory, kind)}")
+    gone = files.clear(signal)
+    if "--json" in options:
+        import json  # noqa: PLC0415
+
+        print(json.dumps({"signal": kind, "signal_id": signal.signal_id, "path": signal.path, "cancelled": gone}))
+    elif gone:
+        print(f"{kind.capitalize()} signal taken back from {target.scope}: {target.name}")
+    if not gone:
+        raise SidecarError(f"a newer signal was written to {signal.path} meanwhile; it still stands")
+    return WRITTEN
+
+
+def _told(kind: Kind, target: Target, path: str, live: list[str]) -> list[str]:
+    """What the person reads. The first lines are the contract's; people and scripts know them."""
+    whose = {"project": "Every run of the project", "workspace": "Workspace", "run": "Run"}[target.scope]
+    lines = [f"{kind.capitalize()} signal sent to {target.scope}: {target.name}"]
+    if kind == "stop":
+        lines.append(f"{whose} will stop after current iteration completes")
+    elif live:
+        lines.append(f"Ending now, with every agent and command: {', '.join(live)}")
+    else:
+        lines.append("Nothing is running there now; a run that waits for its agent ends when the agent next asks")
+    lines += ["", f"To cancel, delete the {files.FILE_NAMES[kind]} file:", f"  rm {_typed(path)}"]
+    if kind == "stop" and not live:
+        lines += ["", "Nothing is running there now: the next run will be stopped before its first step"]
+    return lines
+
+
+def _typed(path: str) -> str:
+    """The path as a person would type it here: relative where that is shorter, quoted where a shell needs it."""
+    try:
+        below = os.getcwd() + "/"
+    except OSError:
+        below = "\0"
+    path = path.removeprefix(below)
+    plain = path.replace("/", "").replace(".", "").replace("_", "").replace("-", "").isalnum() and path.isascii()
+    return path if plain else "'" + path.replace("'", "'\\''") + "'"

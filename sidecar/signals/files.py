@@ -1,0 +1,242 @@
+"""Signal files: how one is written, looked at, read and cleared.
+
+The existence of the name is the signal; everything here goes by `lstat`, so a dangling link or a FIFO signals
+too, and only a regular file is ever opened. Standard library only: `sidecar stop` is little more than this.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+
+from sidecar.errors import SignalError
+from sidecar.signals import trailers as trailer_format
+from sidecar.signals.trailers import MAX_BYTES, Trailers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Literal
+
+    Kind = Literal["stop", "abort"]
+
+FILE_NAMES: dict[Kind, str] = {"stop": ".stop", "abort": ".abort"}
+NO_REASON: dict[Kind, str] = {"stop": "no reason given", "abort": "Unknown abort reason"}
+_TAKEN = ".taken"
+_LOCK_PATIENCE_S = 1.0
+
+
+class Signal:
+    """A signal as it was found: which file, why, by whom, and enough to recognise that very file again."""
+
+    __slots__ = ("arrived_at", "fingerprint", "kind", "path", "reason", "trailers")
+
+    def __init__(self, kind: Kind, path: str, found: os.stat_result, content: bytes) -> None:
+        reason, self.trailers = trailer_format.parse(content)
+        self.kind = kind
+        self.path = path
+        self.reason = reason or NO_REASON[kind]
+        # The inode's change time, not its modification time: `scp -p` and `touch -d` bring old ones along.
+        self.arrived_at = found.st_ctime
+        self.fingerprint = (*_identity(found), content)
+
+    @property
+    def signal_id(self) -> str:
+        """The writer's id; for a bare file one that every reader of this very file agrees on."""
+        device, inode, modified_ns, size, _ = self.fingerprint
+        return self.trailers.signal_id or f"file-{device:x}-{inode:x}-{modified_ns:x}-{size:x}"
+
+    def __repr__(self) -> str:
+        return f"Signal({self.kind!r}, {self.path!r}, reason={self.reason!r}, {self.trailers!r})"
+
+
+def path_of(directory: str, kind: Kind) -> str:
+    """Where a signal of this kind stands for this directory."""
+    return f"{directory}/{FILE_NAMES[kind]}"
+
+
+def present(path: str) -> bool:
+    """Whether the signal is there: less than a microsecond, and true for a dangling link too."""
+    return os.access(path, os.F_OK, follow_symlinks=False)
+
+
+def read(directory: str, kind: Kind) -> Signal | None:
+    """The signal in a directory, or None. Never blocks and never follows a link, whatever stands there."""
+    path = path_of(directory, kind)
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    content = b""
+    if stat.S_ISREG(found.st_mode):
+        try:
+            content, found = _read_regular(path)
+        except OSError:  # gone meanwhile, or not ours to read: it signals all the same
+            pass
+    return Signal(kind, path, found, content)
+
+
+def write(directory: str, kind: Kind, reason: str, trailers: Trailers) -> str:
+    """Put a signal there, whole or not at all, durable when this returns. The result is its path."""
+    path = path_of(directory, kind)
+    try:
+        replace(directory, FILE_NAMES[kind], trailer_format.compose(reason, trailers))
+    except IsADirectoryError:
+        raise SignalError(f"cannot write {path}: it is a directory, which signals {kind} already; remove it") from None
+    except OSError as error:
+        raise SignalError(f"cannot write {path}: {os.strerror(error.errno or errno.EIO)}") from None
+    return path
+
+
+def clear(signal: Signal) -> bool:
+    """Remove this very signal. False: something newer stands in its place, and was left there.
+
+    The file is moved aside before it is compared, because between a look and an `unlink` somebody may write a
+    new signal, which would be lost. If this process dies meanwhile, `recover` puts back what it finds aside.
+    """
+    directory, name = os.path.split(signal.path)
+    try:
+        with Locked(directory) as handle:
+            _put_back(handle, name)
+            if stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode):
+                os.rmdir(name, dir_fd=handle)
+                return True
+            os.rename(name, name + _TAKEN, src_dir_fd=handle, dst_dir_fd=handle)
+            if _is_same(signal, name + _TAKEN, handle):
+                os.unlink(name + _TAKEN, dir_fd=handle)
+                return True
+            _put_back(handle, name)
+            return False
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise SignalError(f"cannot remove {signal.path}: {os.strerror(error.errno or errno.EIO)}") from None
+
+
+def recover(directory: str) -> None:
+    """Put back what a process that died in the middle of `clear` left aside: better repeated than lost."""
+    for name in FILE_NAMES.values():
+        if present(f"{directory}/{name}{_TAKEN}"):
+            try:
+                with Locked(directory) as handle:
+                    _put_back(handle, name)
+            except OSError:  # a directory that is going away: there is nothing to put back then
+                pass
+
+
+def replace(directory: str, name: str, data: bytes) -> None:
+    """Give a file this content atomically: temporary file beside it, synced, renamed, directory synced."""
+    handle = _open_directory(directory)
+    try:
+        temporary = f"{name}.{os.urandom(8).hex()}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(temporary, flags, 0o666, dir_fd=handle)
+        try:
+            try:
+                _write_all(file, data)
+                os.fsync(file)
+            finally:
+                os.close(file)
+            os.rename(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
+        except BaseException:
+            _unlink_quietly(temporary, handle)
+            raise
+        try:
+            os.fsync(handle)
+        except OSError:
+            # The file stands by now. A file system that cannot sync directories must not turn that into an
+            # error: the caller would believe that nothing was written.
+            pass
+    finally:
+        os.close(handle)
+
+
+class Locked:
+    """A descriptor of the directory, with an advisory lock among sidecars while it is held.
+
+    Bounded: somebody else who holds a lock on the directory can delay a sidecar by a second, not wedge it.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> int:
+        self._handle = _open_directory(self._directory)
+        deadline = time.monotonic() + _LOCK_PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.002)
+            except OSError:  # NFS and others cannot lock a directory
+                break
+        return self._handle
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._handle)
+
+
+def _open_directory(directory: str) -> int:
+    try:
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        # A drop box: files can be put into it by people who may not list it.
+        return os.open(directory, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _read_regular(path: str, handle: int | None = None) -> tuple[bytes, os.stat_result]:
+    """At most one byte more than a signal may have, and what was opened: a swap since the look is harmless."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=handle)
+    try:
+        found = os.fstat(file)
+        return (os.read(file, MAX_BYTES + 1) if stat.S_ISREG(found.st_mode) else b""), found
+    finally:
+        os.close(file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _unlink_quietly(name: str, handle: int) -> None:
+    try:
+        os.unlink(name, dir_fd=handle)
+    except OSError:
+        pass
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
+    # Without the change time: moving the file aside changes it.
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _is_same(signal: Signal, name: str, handle: int) -> bool:
+    found = os.lstat(name, dir_fd=handle)
+    if _identity(found) != signal.fingerprint[:4]:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        return True
+    try:  # modification times are coarse on older kernels: the content decides
+        return _read_regular(name, handle)[0] == signal.fingerprint[4]
+    except OSError:
+        return True
+
+
+def _put_back(handle: int, name: str) -> None:
+    """Give a signal that was moved aside its place again, unless a newer one has taken it."""
+    try:
+        os.link(name + _TAKEN, name, src_dir_fd=handle, dst_dir_fd=handle, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    except FileExistsError:
+        pass
+    except OSError:  # no hard links here (FAT, some network file systems), or none of directories
+        os.rename(name + _TAKEN, name, src_dir_fd=handle, dst_dir_fd=handle)
+        return
+    os.unlink(name + _TAKEN, dir_fd=handle)

@@ -1,0 +1,87 @@
+"""Who is running: a run is live while some process holds the lock in its directory.
+
+The kernel drops the lock when its holder dies, however it dies, so there are no stale locks. The file also says
+which workspace the run is bound to, so that `sidecar stop` can tell who will hear it without a database.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from sidecar import layout
+from sidecar.errors import SidecarError
+
+LOCK_NAME = "lock"
+_GLANCE_S = 0.1
+
+
+class RunLock:
+    """The right to execute one run. Exactly one process has it at a time."""
+
+    def __init__(self, root: str, run_id: str, workspace: str | None = None) -> None:
+        self._directory = layout.run_directory(root, run_id)
+        self._run_id = run_id
+        self._workspace = workspace
+        self._file = -1
+
+    def acquire(self) -> None:
+        """Take it, or say who has it."""
+        os.makedirs(self._directory, exist_ok=True)
+        # Close-on-exec, as Python opens everything: an agent that inherited it would keep a dead run alive.
+        file = os.open(os.path.join(self._directory, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = time.monotonic() + _GLANCE_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # an owner, or somebody who only looks whether there is one: that is over at once
+                if time.monotonic() > deadline:
+                    holder = os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
+                    os.close(file)
+                    raise SidecarError(f"run {self._run_id} is already being executed, by process {holder}") from None
+                time.sleep(0.002)
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n{self._workspace or ''}\n".encode("utf-8", "surrogateescape"), 0)
+        self._file = file
+
+    def release(self) -> None:
+        """Give it up; a second time does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> RunLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def live_runs(root: str, *, workspace: str | None = None) -> list[str]:
+    """The ids of the runs that are being executed now, newest first; of one workspace, where one is given."""
+    try:
+        run_ids = os.listdir(layout.runs_directory(root))
+    except OSError:
+        return []
+    return [run_id for run_id in sorted(run_ids, reverse=True) if is_live(root, run_id, workspace=workspace)]
+
+
+def is_live(root: str, run_id: str, *, workspace: str | None = None) -> bool:
+    """Whether a process executes this run now (and, where a workspace is given, is bound to it)."""
+    try:
+        file = os.open(os.path.join(layout.run_directory(root, run_id), LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        bound_to = os.read(file, 8192).decode("utf-8", "surrogateescape").split("\n")[1:2]
+        return workspace is None or bound_to == [workspace]
+    except OSError:  # no locks on this file system: nobody can be shown to run
+        return False
+    finally:
+        os.close(file)
+    return False

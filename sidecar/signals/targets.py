@@ -1,0 +1,101 @@
+"""Which directory a signal goes to: the project's, a workspace's, or a run's."""
+
+from __future__ import annotations
+
+import os
+
+from sidecar import layout
+from sidecar.errors import SignalError
+from sidecar.model import ulid
+from sidecar.signals import liveness
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NAMES_SHOWN = 20
+
+
+class Target:
+    """A signal directory, what it is called, and which live runs would hear a signal there."""
+
+    __slots__ = ("directory", "name", "root", "scope")
+
+    def __init__(self, root: str, scope: str, name: str, directory: str) -> None:
+        self.root = root
+        self.scope = scope
+        self.name = name
+        self.directory = directory
+
+    def live_runs(self) -> list[str]:
+        """The runs that a signal written here governs and that a process executes now."""
+        if self.scope == "run":
+            return [self.name] if liveness.is_live(self.root, self.name) else []
+        return liveness.live_runs(self.root, workspace=self.directory if self.scope == "workspace" else None)
+
+
+def project(root: str) -> Target:
+    """Every run of the project. The directory is made if need be: the first signal may come before any run."""
+    directory = layout.state_directory(root)
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise SignalError(f"cannot make {directory}: {error.strerror}") from None
+    return Target(root, "project", root, directory)
+
+
+def run(root: str, run_id: str) -> Target:
+    """One run, by its id."""
+    directory = layout.run_directory(root, run_id)
+    if not ulid.is_valid(run_id) or not os.path.isdir(directory):
+        known = sorted((name for name in _entries(layout.runs_directory(root)) if ulid.is_valid(name)), reverse=True)
+        raise SignalError(f"Run not found: {run_id!r} {_listed(known, 'no run has been started in this project')}")
+    return Target(root, "run", run_id, directory)
+
+
+def workspace(root: str, name: str, environment: Mapping[str, str]) -> Target:
+    """The runs of one workspace, by its name."""
+    if not layout.is_name(name):
+        raise SignalError(f"not a workspace name: {name!r}; one has letters, digits, - and _ only")
+    parent = workspaces_directory(root, environment)
+    directory = os.path.realpath(os.path.join(parent, name))
+    if not os.path.isdir(directory):
+        known = sorted(filter(layout.is_name, _entries(parent)))
+        raise SignalError(f"Workspace not found: {name} {_listed(known, f'there is none in {parent}')}")
+    if not (directory + "/").startswith(root.rstrip("/") + "/"):
+        raise SignalError(f"workspace {name} is refused: it leads outside the project, to {directory}")
+    return Target(root, "workspace", name, directory)
+
+
+def workspaces_directory(root: str, environment: Mapping[str, str]) -> str:
+    """Where the project's workspaces are. Almost always known without a YAML parser."""
+    setting = environment.get("SIDECAR_WORKSPACES_DIR")
+    try:
+        for path in (layout.project_config(root), layout.user_config()):
+            setting = setting or layout.quick_setting(path, "workspaces_dir")
+    except layout.Undecided:
+        from sidecar import config  # noqa: PLC0415 - yaml and pydantic, only where they are needed
+
+        setting = config.load(root, environment).workspaces_dir
+    return os.path.join(root, os.path.expanduser(setting)) if setting else layout.default_workspaces_directory(root)
+
+
+def is_workspace_or_run(root: str, text: str, environment: Mapping[str, str]) -> str | None:
+    """`workspace` or `run` if the text names one: a reason that does is probably a misplaced argument."""
+    if layout.is_name(text) and os.path.isdir(os.path.join(workspaces_directory(root, environment), text)):
+        return "workspace"
+    return "run" if ulid.is_valid(text) and os.path.isdir(layout.run_directory(root, text)) else None
+
+
+def _entries(directory: str) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(directory) if entry.is_dir()]
+    except OSError:
+        return []
+
+
+def _listed(names: list[str], none: str) -> str:
+    if not names:
+        return f"({none})"
+    more = f", and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"(there is: {', '.join(names[:_NAMES_SHOWN])}{more})"
