@@ -18,7 +18,8 @@ _NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 # What a plain YAML scalar may consist of for its text to be its value without asking a YAML parser.
 _PLAIN_CHARACTERS = _NAME_CHARACTERS | frozenset("./")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
-_YAML_MACHINERY = (*"\"'|>&*!\\{}[]%?\r\t\ufeff", "---", "...")
+_YAML_MACHINERY = (*"\"'|>&*!\\{}[]%?\t\ufeff", "---", "...")
+_OTHER_LINE_BREAKS = "\r\x85\u2028\u2029"  # to YAML they end a line, and a comment with it
 
 
 def find_root(override: str | None, environment: Mapping[str, str]) -> str:
@@ -109,8 +110,14 @@ def quick_setting(path: str, key: str) -> str | None:
             text = file.read().decode()
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
+    if key not in text and "\\" not in text:
+        return None
+    if any(character in text for character in _OTHER_LINE_BREAKS):
+        raise Undecided
     lines = [line for line in text.split("\n") if not line.startswith("#")]
     text = "\n".join(lines)
     if key not in text and "\\" not in text:

@@ -10,6 +10,7 @@ import os
 import sys
 
 from sidecar import layout
+from sidecar.cli.outcome import BAD_USAGE, FAILED, INTERRUPTED, WRITTEN, say
 from sidecar.errors import SidecarError
 from sidecar.signals import files, targets, trailers
 
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
     from sidecar.signals.files import Kind
     from sidecar.signals.targets import Target
 
-WRITTEN, FAILED, BAD_USAGE, NOT_PROVEN = 0, 1, 2, 4
-
 _USAGE = {
     "stop": "sidecar stop WORKSPACE | --run ID | --all  [--reason TEXT] [--timeout S] [--wait[=S]] [--cancel] [--json]",
-    "abort": "sidecar abort [REASON] [--workspace NAME | --run ID]  [--wait[=S]] [--cancel] [--json]",
+    "abort": "sidecar abort [REASON | --reason TEXT] [--workspace NAME | --run ID]  [--wait[=S]] [--cancel] [--json]",
 }
 _HELP = {
     "stop": """\
@@ -47,7 +46,8 @@ written or found, 4 not stopped within the time.
     "abort": """\
 End runs now: their agents and commands are ended at once, and the runs end as aborted.
 
-  REASON             why; shown by the run and kept in its receipt
+  REASON             why; shown by the run and kept in its receipt. Not the name of a workspace or run:
+  --reason TEXT      the same, whatever the text
   --workspace NAME   only the runs of this workspace
   --run ID           only this run; without either, every run of the project
 
@@ -79,7 +79,7 @@ def main(kind: Kind, arguments: list[str], environment: Mapping[str, str]) -> in
     try:
         options = _parse(kind, arguments)
         if "--help" in options or "-h" in options:
-            print(f"usage: {_USAGE[kind]}\n\n{_HELP[kind]}", end="")
+            say(f"usage: {_USAGE[kind]}\n\n{_HELP[kind].rstrip()}")
             return WRITTEN
         root = layout.find_root(options.get("--project"), environment)
         target = _target(kind, options, root, environment)
@@ -113,6 +113,8 @@ def _parse(kind: Kind, arguments: list[str]) -> dict[str, str]:
         raise UsageError(f"too many words: {' '.join(words)!r}; {hint}")
     if words:
         options["WORKSPACE" if kind == "stop" else "REASON"] = words[0]
+    if "REASON" in options and "--reason" in options:
+        raise UsageError("give the reason once")
     return options
 
 
@@ -145,15 +147,15 @@ def _target(kind: Kind, options: dict[str, str], root: str, environment: Mapping
     name = options.get("WORKSPACE", options.get("--workspace"))
     if (name is not None) + ("--run" in options) + ("--all" in options) > 1:
         raise UsageError("name one target: a workspace, a run, or the project")
+    if "REASON" in options:
+        _refuse_misplaced_name(root, options["REASON"], environment)
     if "--run" in options:
         return targets.run(root, options["--run"])
     if name is not None:
         return targets.workspace(root, name, environment)
     if kind == "stop" and "--all" not in options:
         raise UsageError("stop what? Name a workspace, --run ID, or --all for every run of the project")
-    if "REASON" in options:
-        _refuse_misplaced_name(root, options["REASON"], environment)
-    return targets.project(root)
+    return targets.project(root, make="--cancel" not in options)
 
 
 def _refuse_misplaced_name(root: str, reason: str, environment: Mapping[str, str]) -> None:
@@ -165,32 +167,42 @@ def _refuse_misplaced_name(root: str, reason: str, environment: Mapping[str, str
     if kind_of_name:
         raise UsageError(
             f"{reason} is a {kind_of_name}; write `sidecar abort --{kind_of_name} {reason}` to abort it, "
-            f"or `sidecar abort --reason {reason}` to abort the whole project for that reason"
+            f"or `--reason {reason}` if that is the reason"
         )
 
 
 def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
-    if "REASON" in options and "--reason" in options:
-        raise UsageError("give the reason once")
     timeout_s = float(options["--timeout"]) if "--timeout" in options else None
     signed = trailers.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
     live = target.live_runs()
-    path = files.write(target.directory, kind, options.get("REASON", options.get("--reason", "")), signed)
-    if "--json" not in options:
-        print("\n".join(_told(kind, target, path, live)), flush=True)
+    files.write(target.directory, kind, options.get("REASON", options.get("--reason", "")), signed)
+    try:
+        return _sent(kind, target, options, live=live, signal_id=signed.signal_id or "")
+    except KeyboardInterrupt:
+        print("no longer waiting; the signal still stands", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _sent(kind: Kind, target: Target, options: dict[str, str], *, live: list[str], signal_id: str) -> int:
+    """Say so, and wait if asked to."""
+    path = files.path_of(target.directory, kind)
+    as_json = "--json" in options
+    if not as_json:
+        say("\n".join(_told(kind, target, path, live)))
     if "--wait" in options:
         from sidecar.cli import wait  # noqa: PLC0415 - json, which costs as much as the rest together
 
         limit_s = float(options["--wait"]) if options["--wait"] else None
-        return wait.for_receipt(target, kind, signed.signal_id or "", limit_s, as_json="--json" in options)
-    if "--json" in options:
+        return wait.for_receipt(target, kind, signal_id, limit_s, was_live=bool(live), as_json=as_json)
+    if as_json:
         import json  # noqa: PLC0415 - as above
 
-        print(json.dumps({"signal": kind, "signal_id": signed.signal_id, "path": path, "live_runs": live}))
+        say(json.dumps({"signal": kind, "signal_id": signal_id, "path": path, "live_runs": live}))
     return WRITTEN
 
 
 def _cancel(kind: Kind, target: Target, options: dict[str, str]) -> int:
+    files.recover(target.directory)  # or the next run would find again what is taken back here
     signal = files.read(target.directory, kind)
     if signal is None:
         raise SidecarError(f"nothing to cancel: there is no {files.path_of(target.directory, kind)}")
@@ -198,9 +210,9 @@ def _cancel(kind: Kind, target: Target, options: dict[str, str]) -> int:
     if "--json" in options:
         import json  # noqa: PLC0415
 
-        print(json.dumps({"signal": kind, "signal_id": signal.signal_id, "path": signal.path, "cancelled": gone}))
+        say(json.dumps({"signal": kind, "signal_id": signal.signal_id, "path": signal.path, "cancelled": gone}))
     elif gone:
-        print(f"{kind.capitalize()} signal taken back from {target.scope}: {target.name}")
+        say(f"{kind.capitalize()} signal taken back from {target.scope}: {target.name}")
     if not gone:
         raise SidecarError(f"a newer signal was written to {signal.path} meanwhile; it still stands")
     return WRITTEN

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sidecar.cli.stop_abort import NOT_PROVEN, WRITTEN
+from sidecar.cli.outcome import NOT_PROVEN, WRITTEN, say
 from sidecar.signals import files, receipts
 
 if TYPE_CHECKING:
@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 
 _ABORT_LIMIT_S = 10.0  # the ladder takes 7 s at worst
 _LOOK_EVERY_S = 0.02
+_GONE_FOR_S = 2.0  # `clear` moves a signal aside for a moment: only one that stays away was taken back
 
 
-def for_receipt(target: Target, kind: Kind, signal_id: str, limit_s: float | None, *, as_json: bool) -> int:
-    """Wait, tell, and give the exit code. A stop without a limit waits as long as an iteration takes."""
+def for_receipt(
+    target: Target, kind: Kind, signal_id: str, limit_s: float | None, *, was_live: bool, as_json: bool
+) -> int:
+    """Wait, tell, and give the exit code. A stop without a limit waits as long as an iteration takes.
+
+    `was_live`: some run was, just before the signal was written. If it is gone without an answer, it has died.
+    """
     if limit_s is None and kind == "abort":
         limit_s = _ABORT_LIMIT_S
     deadline = time.monotonic() + limit_s if limit_s is not None else float("inf")
     path = files.path_of(target.directory, kind)
+    last_seen = time.monotonic()
     while True:
         # In this order: what is written between the looks is found by a later one.
         live = target.live_runs()
@@ -36,41 +43,50 @@ def for_receipt(target: Target, kind: Kind, signal_id: str, limit_s: float | Non
         if mine and mine["state"] != "received" and not stands:
             return _tell(mine, as_json=as_json)
         if not live:
-            return _nobody(target, kind, mine, stands=stands, as_json=as_json)
-        if time.monotonic() > deadline:
-            return _too_late(kind, live, limit_s or 0.0, mine, as_json=as_json)
+            return _nobody(target, kind, mine, stands=stands, was_live=was_live, as_json=as_json)
+        was_live = True
+        now = time.monotonic()
+        last_seen = now if stands or mine else last_seen
+        if now - last_seen > _GONE_FOR_S:
+            return _not_proven(mine, f"the signal was taken back or replaced; live: {', '.join(live)}", as_json=as_json)
+        if now > deadline:
+            verb = "stopped" if kind == "stop" else "proven dead"
+            late = f"not {verb} within {limit_s:g} s: {', '.join(live)}; the signal still stands"
+            return _not_proven(mine, late, as_json=as_json)
         time.sleep(_LOOK_EVERY_S)
 
 
 def _tell(receipt: Receipt, *, as_json: bool) -> int:
     proven = receipt["state"] == "applied" and receipt["survivors"] == 0
     if as_json:
-        print(json.dumps(receipt))
+        say(json.dumps(receipt))
     else:
         runs = ", ".join(f"run {outcome['run_id']} {outcome['status']}" for outcome in receipt["runs"])
-        print(f"{receipt['state'].capitalize()}: {runs or 'to no run'}")
+        say(f"{receipt['state'].capitalize()}: {runs or 'to no run'}")
         rungs = Counter(process["rung"] for process in receipt["processes"])
         how = ", ".join(f"{count} {rung}" for rung, count in sorted(rungs.items()))
         ended = f"{len(receipt['processes'])} ({how})" if how else "0"
-        print(f"Processes ended: {ended}, survivors: {receipt['survivors']}")
+        say(f"Processes ended: {ended}, survivors: {receipt['survivors']}")
     return WRITTEN if proven else NOT_PROVEN
 
 
-def _nobody(target: Target, kind: Kind, receipt: Receipt | None, *, stands: bool, as_json: bool) -> int:
+def _nobody(target: Target, kind: Kind, receipt: Receipt | None, *, stands: bool, was_live: bool, as_json: bool) -> int:
     """No live run is left to hear it: there was none, or it ended by itself, or it died."""
     if receipt and receipt["state"] != "received":
         return _tell(receipt, as_json=as_json)
+    if was_live and (stands or kind == "abort"):  # a run that ends by itself takes a stop along; nothing else proves
+        rest = "the signal still stands" if stands else "nothing proves that its processes are gone"
+        return _not_proven(receipt, f"the run ended without a receipt; {rest}", as_json=as_json)
     if as_json:
-        print(json.dumps({"signal": kind, "path": files.path_of(target.directory, kind), "state": None, "runs": []}))
+        say(json.dumps({"signal": kind, "path": files.path_of(target.directory, kind), "state": None, "runs": []}))
     else:
         rest = "the signal waits for the next one" if stands and kind == "stop" else "there is nothing to wait for"
-        print(f"No run is live in {target.scope} {target.name}: {rest}")
+        say(f"No run is live in {target.scope} {target.name}: {rest}")
     return WRITTEN
 
 
-def _too_late(kind: Kind, live: list[str], limit_s: float, receipt: Receipt | None, *, as_json: bool) -> int:
+def _not_proven(receipt: Receipt | None, why: str, *, as_json: bool) -> int:
     if as_json and receipt:
-        print(json.dumps(receipt))
-    verb = "stopped" if kind == "stop" else "proven dead"
-    print(f"not {verb} within {limit_s:g} s: {', '.join(live)}; the signal still stands", file=sys.stderr)
+        say(json.dumps(receipt))
+    print(why, file=sys.stderr)
     return NOT_PROVEN

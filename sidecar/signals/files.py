@@ -27,6 +27,7 @@ FILE_NAMES: dict[Kind, str] = {"stop": ".stop", "abort": ".abort"}
 NO_REASON: dict[Kind, str] = {"stop": "no reason given", "abort": "Unknown abort reason"}
 _TAKEN = ".taken"
 _LOCK_PATIENCE_S = 1.0
+_RENAME_NOREPLACE = 1  # linux/fs.h
 
 
 class Signal:
@@ -48,6 +49,13 @@ class Signal:
         """The writer's id; for a bare file one that every reader of this very file agrees on."""
         device, inode, modified_ns, size, _ = self.fingerprint
         return self.trailers.signal_id or f"file-{device:x}-{inode:x}-{modified_ns:x}-{size:x}"
+
+    def __eq__(self, other: object) -> bool:
+        """The same file with the same content in the same place."""
+        return isinstance(other, Signal) and (self.path, self.fingerprint) == (other.path, other.fingerprint)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.fingerprint))
 
     def __repr__(self) -> str:
         return f"Signal({self.kind!r}, {self.path!r}, reason={self.reason!r}, {self.trailers!r})"
@@ -101,7 +109,10 @@ def clear(signal: Signal) -> bool:
     try:
         with Locked(directory) as handle:
             _put_back(handle, name)
-            if stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode):
+            found = os.lstat(name, dir_fd=handle)
+            if stat.S_ISDIR(found.st_mode):
+                if _identity(found) != signal.fingerprint[:4]:
+                    return False
                 os.rmdir(name, dir_fd=handle)
                 return True
             os.rename(name, name + _TAKEN, src_dir_fd=handle, dst_dir_fd=handle)
@@ -236,7 +247,31 @@ def _put_back(handle: int, name: str) -> None:
         return
     except FileExistsError:
         pass
-    except OSError:  # no hard links here (FAT, some network file systems), or none of directories
-        os.rename(name + _TAKEN, name, src_dir_fd=handle, dst_dir_fd=handle)
-        return
+    except OSError:
+        # No hard links here (FAT), none of directories, or, with Linux's protected_hardlinks, none of a file that
+        # another user wrote: what `sudo sidecar stop` leaves is one.
+        if _rename_if_free(handle, name + _TAKEN, name):
+            return
     os.unlink(name + _TAKEN, dir_fd=handle)
+
+
+def _rename_if_free(handle: int, source: str, target: str) -> bool:
+    """Rename, but never over something newer: False where the target's name is taken."""
+    import ctypes  # noqa: PLC0415 - rarely needed, and slow to import
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Python has no name for it
+    if rename is not None:
+        if rename(handle, os.fsencode(source), handle, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+            return True
+        code = ctypes.get_errno()
+        if code == errno.EEXIST:
+            return False
+        if code not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(code, os.strerror(code))
+    # Neither hard links nor this flag: look, and accept the microsecond between the look and the rename.
+    try:
+        os.lstat(target, dir_fd=handle)
+    except FileNotFoundError:
+        os.rename(source, target, src_dir_fd=handle, dst_dir_fd=handle)
+        return True
+    return False

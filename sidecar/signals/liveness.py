@@ -42,8 +42,8 @@ class RunLock:
                     os.close(file)
                     raise SidecarError(f"run {self._run_id} is already being executed, by process {holder}") from None
                 time.sleep(0.002)
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n{self._workspace or ''}\n".encode("utf-8", "surrogateescape"), 0)
+        # Cut after writing, not before: whoever looks meanwhile must not find an owner without a workspace.
+        os.ftruncate(file, os.pwrite(file, os.fsencode(f"{os.getpid()}\n{self._workspace or ''}\n"), 0))
         self._file = file
 
     def release(self) -> None:
@@ -72,14 +72,16 @@ def live_runs(root: str, *, workspace: str | None = None) -> list[str]:
 def is_live(root: str, run_id: str, *, workspace: str | None = None) -> bool:
     """Whether a process executes this run now (and, where a workspace is given, is bound to it)."""
     try:
-        file = os.open(os.path.join(layout.run_directory(root, run_id), LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+        # Not blocking: an agent may have put a FIFO where the lock should be.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(os.path.join(layout.run_directory(root, run_id), LOCK_NAME), flags)
     except OSError:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        bound_to = os.read(file, 8192).decode("utf-8", "surrogateescape").split("\n")[1:2]
-        return workspace is None or bound_to == [workspace]
+        bound_to = os.fsdecode(os.read(file, 8192)).partition("\n")[2].removesuffix("\n")
+        return workspace is None or bound_to == workspace
     except OSError:  # no locks on this file system: nobody can be shown to run
         return False
     finally:

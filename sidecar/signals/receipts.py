@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from typing import Literal, TypedDict
+import stat
+from typing import Any, Literal, TypedDict, TypeGuard
 
 from sidecar.signals.files import Locked, Signal, replace
 
 SUFFIX = ".receipt.json"
+_MAX_CHARACTERS = 16 * 1024 * 1024  # a thousand runs with a dozen processes each are a few megabytes
 State = Literal["received", "applied", "cancelled", "expired", "refused"]
 Rung = Literal["exited", "stdin", "term", "kill"]
 
@@ -51,11 +54,36 @@ class Receipt(TypedDict):
 def read(signal_path: str) -> Receipt | None:
     """The receipt beside a signal's path, or None where there is none that can be understood."""
     try:
-        with open(signal_path + SUFFIX, encoding="utf-8") as file:
-            receipt = json.load(file)
-    except (OSError, ValueError):
+        with open(signal_path + SUFFIX, encoding="utf-8", opener=_open_regular) as file:
+            receipt = json.loads(file.read(_MAX_CHARACTERS))
+    except (OSError, ValueError, RecursionError):
         return None
-    return receipt if isinstance(receipt, dict) and "signal_id" in receipt else None  # type: ignore[return-value]
+    return receipt if _is_receipt(receipt) else None
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Receipts stand where agents can write: no link is followed, and no FIFO's other end waited for."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+    return file
+
+
+def _is_receipt(content: object) -> TypeGuard[Receipt]:
+    """Whether all is there that readers rely on."""
+    if not _has_keys(content, Receipt.__required_keys__):
+        return False
+    kinds = (("signal_id", str), ("state", str), ("runs", list), ("processes", list), ("survivors", int))
+    return (
+        all(isinstance(content[name], kind) for name, kind in kinds)
+        and all(_has_keys(run, RunOutcome.__required_keys__) for run in content["runs"])
+        and all(_has_keys(process, EndedProcess.__required_keys__) for process in content["processes"])
+    )
+
+
+def _has_keys(content: object, names: frozenset[str]) -> TypeGuard[dict[str, Any]]:
+    return isinstance(content, dict) and names <= content.keys()
 
 
 def add(
@@ -96,7 +124,6 @@ def add(
 def _merged(earlier: Receipt, later: Receipt) -> Receipt:
     """Both owners' parts. Applied to anybody is applied, however many others refused it."""
     known = {outcome["run_id"]: outcome for outcome in [*earlier["runs"], *later["runs"]]}
-    is_repeat = len(known) == len(earlier["runs"])  # the same owner again, after a crash or with more to say
     processes = {(p["run_id"], p["pid"], p["started_at"]): p for p in [*earlier["processes"], *later["processes"]]}
     return {
         **later,
@@ -105,6 +132,15 @@ def _merged(earlier: Receipt, later: Receipt) -> Receipt:
         "applied_at": later["applied_at"] or earlier["applied_at"],
         "runs": list(known.values()),
         "processes": list(processes.values()),
-        "survivors": later["survivors"] + (0 if is_repeat else earlier["survivors"]),
+        "survivors": _survivors(earlier, later),
         "removed": earlier["removed"] or later["removed"],
     }
+
+
+def _survivors(earlier: Receipt, later: Receipt) -> int:
+    """Never fewer than were found. Only an owner that is alone with its receipt can take back what it said."""
+    before = {outcome["run_id"] for outcome in earlier["runs"]}
+    now = {outcome["run_id"] for outcome in later["runs"]}
+    if before <= now:
+        return later["survivors"] if before else earlier["survivors"] + later["survivors"]
+    return max(earlier["survivors"], later["survivors"]) if now <= before else earlier["survivors"] + later["survivors"]

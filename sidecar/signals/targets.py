@@ -34,11 +34,12 @@ class Target:
         return liveness.live_runs(self.root, workspace=self.directory if self.scope == "workspace" else None)
 
 
-def project(root: str) -> Target:
-    """Every run of the project. The directory is made if need be: the first signal may come before any run."""
+def project(root: str, *, make: bool = True) -> Target:
+    """Every run of the project. To write, the directory is made if need be: the first signal may precede any run."""
     directory = layout.state_directory(root)
     try:
-        os.makedirs(directory, exist_ok=True)
+        if make:
+            os.makedirs(directory, exist_ok=True)
     except OSError as error:
         raise SignalError(f"cannot make {directory}: {error.strerror}") from None
     return Target(root, "project", root, directory)
@@ -89,7 +90,7 @@ def is_workspace_or_run(root: str, text: str, environment: Mapping[str, str]) ->
 
 def _entries(directory: str) -> list[str]:
     try:
-        return [entry.name for entry in os.scandir(directory) if entry.is_dir()]
+        return [name for name in os.listdir(directory) if os.path.isdir(os.path.join(directory, name))]
     except OSError:
         return []
 

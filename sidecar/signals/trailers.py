@@ -80,10 +80,10 @@ def parse(content: bytes) -> tuple[str, Trailers]:
     """Reason and trailers of any bytes whatsoever; never raises."""
     text = content[:MAX_BYTES].decode(errors="replace").strip()
     if len(content) > MAX_BYTES:  # the last paragraph in reach is not the last one of the file
-        return text, Trailers()
+        return _readable(text), Trailers()
     reason, _, last = max((text.rpartition(blank) for blank in ("\n\n", "\r\n\r\n")), key=lambda parts: len(parts[0]))
     trailers = _parse_paragraph(last)
-    return (text, Trailers()) if trailers is None else (reason.strip(), trailers)
+    return (_readable(text), Trailers()) if trailers is None else (reason.strip(), trailers)
 
 
 def timestamp(seconds: float) -> str:
@@ -107,6 +107,12 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's nameless user
         return str(os.getuid())
+
+
+def _readable(text: str) -> str:
+    """The text, or nothing where the file held something binary: noise is no reason."""
+    is_text = "\0" not in text and any(sign.isprintable() and sign not in " \ufffd" for sign in text)
+    return text if is_text else ""
 
 
 def _parse_paragraph(paragraph: str) -> Trailers | None:

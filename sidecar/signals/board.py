@@ -1,0 +1,235 @@
+"""The board: what is asked of one run now, by which signal, since when, and from where.
+
+It reads the files that govern the run whenever somebody says "look" (the watcher, a boundary, a key) and holds
+what it found. The files stay the truth: the board only remembers what they cannot tell, that an abort was seen,
+that a stop was typed at the terminal, that a stop for many was refused for this run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+
+from sidecar.errors import SidecarError
+from sidecar.signals import files, trailers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyio.abc import TaskStatus
+
+    from sidecar.signals.files import Kind, Signal
+    from sidecar.signals.watch import Watcher
+
+Source = Literal["keyboard", "file"]
+Verdict = Literal["applies", "stale", "expired", "other run", "refused"]
+TYPED_REASON = "requested at the terminal"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A run as signals see it: who it is, since when, and the directories that govern it, its own one last."""
+
+    run_id: str
+    started_at: float
+    directories: tuple[str, ...]
+
+    @property
+    def own_directory(self) -> str:
+        """Where a signal reaches this run and no other."""
+        return self.directories[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One thing that is asked of the run."""
+
+    kind: Kind
+    reason: str
+    source: Source
+    since: float
+    signal: Signal | None  # None: typed while the file could not be written
+
+
+def judge(signal: Signal, subject: Subject, now: float) -> Verdict:
+    """Whether a signal that stands in one of a run's directories is meant for it, now."""
+    if signal.trailers.run_id not in (None, subject.run_id):
+        return "other run"
+    expires = signal.trailers.expires_at and trailers.moment(signal.trailers.expires_at)
+    if expires and expires <= now:
+        return "expired"
+    # An abort is about what runs when it is written. A stop may wait for the run that it is to prevent.
+    if signal.kind == "abort" and signal.arrived_at < subject.started_at:
+        return "stale"
+    return "applies"
+
+
+class Board:
+    """What is asked of one run. Nothing here raises: a stop that cannot be shown must not end a run."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        *,
+        report: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.subject = subject
+        self.stop: Request | None = None
+        self.abort: Request | None = None
+        self._report = report
+        self._clock = clock
+        self._paths = [files.path_of(directory, kind) for directory in subject.directories for kind in files.FILE_NAMES]
+        self._typed: set[str] = set()  # ids of signals that the keyboard wrote
+        self._refused: set[tuple[object, ...]] = set()  # fingerprints of stops for many, refused for this run
+        self._unwritten: Request | None = None
+        self._changed = anyio.Event()
+
+    # --- what a run and its display ask
+
+    def glance(self) -> bool:
+        """Whether anything is asked or any signal file is there: a few microseconds, at every boundary."""
+        asked = self.abort is not None or self._unwritten is not None
+        return asked or any(map(files.present, self._paths))
+
+    def is_stop_requested(self) -> bool:
+        """Whether the run is to end at its next boundary."""
+        return self.stop is not None
+
+    def state(self) -> dict[str, bool | Source | None]:
+        """What a display shows of it."""
+        return {"requested": self.stop is not None, "source": self.stop.source if self.stop else None}
+
+    async def wait_changed(self) -> None:
+        """Return when something is asked that was not, or no longer is."""
+        await self._changed.wait()
+
+    # --- what changes it
+
+    def look(self) -> None:
+        """Read the files and note what they ask."""
+        now = self._clock()
+        found = {kind: self._applying(kind, now) for kind in files.FILE_NAMES}
+        overdue = [request for request in found["stop"] if self._deadline(request) <= now]
+        abort = self._noted_abort([*found["abort"], *map(_as_abort, overdue)])
+        stop = _first(self.stop, [*found["stop"], *([self._unwritten] if self._unwritten else [])])
+        if (stop, abort) != (self.stop, self.abort):
+            self.stop, self.abort = stop, abort
+            self._changed.set()
+            self._changed = anyio.Event()
+
+    def toggle(self) -> None:
+        """What the key `s` does: ask this run to stop, or take back whatever asks it to."""
+        self.look()
+        if self.stop is None:
+            self._type_stop()
+        else:
+            self._take_back()
+        self.look()
+
+    def cleanup(self) -> None:
+        """Remove the run's own leftovers when it has ended otherwise; a second time does nothing."""
+        for kind in files.FILE_NAMES:
+            signal = files.read(self.subject.own_directory, kind)
+            if signal is not None:
+                self._clear(signal)
+        self._unwritten = None
+        self.look()
+
+    async def follow(self, watcher: Watcher, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep the board true while the run lives: look when the watcher says so, and when a stop is overdue."""
+        for directory in self.subject.directories:
+            watcher.add(directory, self._hinted)
+        try:
+            self.look()
+            task_status.started()
+            while True:
+                overdue_at = self._deadline(self.stop) if self.stop and not self.abort else float("inf")
+                with anyio.move_on_after(max(0.0, overdue_at - self._clock())):
+                    await self._changed.wait()
+                self.look()
+        finally:
+            for directory in self.subject.directories:
+                watcher.discard(directory, self._hinted)
+
+    # --- inside
+
+    def _hinted(self, _directory: str) -> None:
+        self.look()
+
+    def _applying(self, kind: Kind, now: float) -> list[Request]:
+        signals = [files.read(directory, kind) for directory in self.subject.directories]
+        return [self._request(s) for s in signals if s is not None and self.verdict(s, now) == "applies"]
+
+    def verdict(self, signal: Signal, now: float | None = None) -> Verdict:
+        """What becomes of a signal here, the refusals of this run included."""
+        if signal.fingerprint in self._refused:
+            return "refused"
+        return judge(signal, self.subject, self._clock() if now is None else now)
+
+    def _request(self, signal: Signal) -> Request:
+        source: Source = "keyboard" if signal.signal_id in self._typed else "file"
+        return Request(signal.kind, signal.reason, source, signal.arrived_at, signal)
+
+    def _deadline(self, request: Request) -> float:
+        timeout_s = request.signal.trailers.timeout_s if request.signal else None
+        return request.since + timeout_s if timeout_s else float("inf")
+
+    def _noted_abort(self, found: list[Request]) -> Request | None:
+        """Once seen, an abort stays, whatever becomes of its file; only its reason may arrive late."""
+        if self.abort is None:
+            return min(found, key=_since, default=None)
+        if self.abort.reason == files.NO_REASON["abort"]:
+            told = [request for request in found if request.reason != self.abort.reason]
+            return replace(told[0], since=self.abort.since) if told else self.abort
+        return self.abort
+
+    def _type_stop(self) -> None:
+        written = trailers.signed(run_id=self.subject.run_id)
+        self._typed.add(written.signal_id or "")
+        try:
+            files.write(self.subject.own_directory, "stop", TYPED_REASON, written)
+        except SidecarError as error:
+            # The person asked: a full disk does not change that. It only will not survive this process.
+            self._report(str(error))
+            self._unwritten = Request("stop", TYPED_REASON, "keyboard", self._clock(), None)
+
+    def _take_back(self) -> None:
+        self._unwritten = None
+        for directory in self.subject.directories:
+            signal = files.read(directory, "stop")
+            if signal is None:
+                continue
+            if directory == self.subject.own_directory:
+                self._clear(signal)
+            self._refused.add(signal.fingerprint)  # others may still be governed by it; this run no longer is
+
+    def _clear(self, signal: Signal) -> None:
+        try:
+            files.clear(signal)
+        except SidecarError as error:
+            self._report(str(error))
+
+
+def _since(request: Request) -> float:
+    return request.since
+
+
+def _first(current: Request | None, found: list[Request]) -> Request | None:
+    """The request that is shown: the one that is, while it stands; else the one that came first."""
+    for request in found:
+        if current and request.source == current.source and _path(request) == _path(current):
+            return request
+    return min(found, key=_since, default=None)
+
+
+def _path(request: Request) -> str | None:
+    return request.signal.path if request.signal else None
+
+
+def _as_abort(stop: Request) -> Request:
+    timeout_s = stop.signal.trailers.timeout_s if stop.signal else None
+    return replace(stop, kind="abort", reason=f"{stop.reason} (not stopped within {timeout_s:g} s)")

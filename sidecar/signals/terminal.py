@@ -1,0 +1,214 @@
+"""A terminal that gives single keys while it is ours, and is always given back as it was found.
+
+It belongs to whoever is in its foreground. It is changed only while that is us, and a setting is undone only while it
+is still the one that was made here; both rules together make it safe to look again at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import termios
+from collections.abc import Iterator
+from typing import Any
+
+_STTY_S = 2.0
+
+_Setting = list[Any]  # what termios.tcgetattr returns
+
+
+class Terminal:
+    """The controlling terminal: single keys without echo while we have it, the setting that was found otherwise."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._guardian = _Guardian(fd)
+        self._found: _Setting = []
+        self._made: _Setting | None = None  # None: nothing here is ours
+
+    @classmethod
+    def of(cls, fd: int) -> Terminal | None:
+        """The terminal that `fd` is, or None where it is none, or none that we could have the foreground of."""
+        # Opened a second time: reads must not block the loop when another process was faster, and O_NONBLOCK on
+        # the descriptor that we were given would be shared with the shell and with everything that it started.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            os.tcgetpgrp(fd)  # fails for everything but the controlling terminal
+            with contextlib.suppress(OSError):  # it has no name in this container, or, after su, another owner
+                return cls(os.open(os.ttyname(fd), flags))
+            return cls(os.open("/dev/tty", flags))
+        except OSError:
+            return None
+
+    def take(self) -> bool:
+        """Make it give single keys, where it is ours to change; say whether it is."""
+        if not self._in_foreground():
+            self.release()
+            return False
+        if self._made is None:
+            self._change()
+        return self._made is not None
+
+    def take_again(self) -> None:
+        """The same after a time in which others may have changed it: the shell after SIGSTOP, for one."""
+        if self._made is not None and termios.tcgetattr(self.fd) != self._made:
+            self._forget()
+        self.take()
+
+    def release(self) -> None:
+        """Put back the setting that was found. Whatever is not ours any more is left alone."""
+        if self._made is None:
+            return
+        with contextlib.suppress(termios.error), _no_job_control():
+            if termios.tcgetattr(self.fd) == self._made:
+                termios.tcsetattr(self.fd, termios.TCSANOW, self._found)
+        self._forget()
+
+    def close(self) -> None:
+        self.release()
+        self._guardian.dismiss()
+        os.close(self.fd)
+
+    def read(self) -> bytes | None:
+        """What was typed; empty when the terminal is gone, None when there is nothing for us."""
+        try:
+            with _no_job_control():
+                return os.read(self.fd, 4096)
+        except BlockingIOError:
+            return None
+        except OSError:  # EIO, from the background too
+            if self._in_foreground():
+                raise
+            return None
+
+    def _change(self) -> None:
+        self._guardian.start()  # before there is anything to undo
+        found = self._guardian.describe()
+        with _no_job_control():
+            if not self._in_foreground():  # still: stty has taken its time
+                return
+            self._found = termios.tcgetattr(self.fd)
+            termios.tcsetattr(self.fd, termios.TCSANOW, _single_keys(self._found))
+            self._made = termios.tcgetattr(self.fd)  # as the driver made it, which may differ from what was asked for
+        self._guardian.watch(found)
+
+    def _forget(self) -> None:
+        self._made = None
+        self._guardian.rest()
+
+    def _in_foreground(self) -> bool:
+        return os.tcgetpgrp(self.fd) == os.getpgrp()
+
+
+def _single_keys(setting: _Setting) -> _Setting:
+    # Not tty.setcbreak(): what else that changes depends on the version of Python.
+    iflag, oflag, cflag, lflag, ispeed, ospeed, characters = setting
+    lflag = lflag & ~(termios.ICANON | termios.ECHO) | termios.ISIG
+    characters = list(characters)
+    characters[termios.VMIN], characters[termios.VTIME] = 1, 0
+    return [iflag, oflag, cflag, lflag, ispeed, ospeed, characters]
+
+
+@contextlib.contextmanager
+def _no_job_control() -> Iterator[None]:
+    """A race for the foreground must not stop us: with these blocked, the kernel answers instead of sending them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN, signal.SIGTTOU})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# A line is a setting to put back, from the one that is made when the line comes; an empty line is nothing to do. When
+# the pipe ends, the last line counts. Descriptor 2 is the terminal at first, as 0 is the pipe and 1 the answers.
+_GUARDIAN = """
+trap '' HUP INT TERM PIPE
+exec 3<&2 2>/dev/null
+made=
+while read -r line; do
+    found=$line made=
+    if [ -n "$found" ]; then made=$("$1" -g <&3); echo; fi
+done
+if [ -n "$made" ] && [ "$("$1" -g <&3)" = "$made" ]; then "$1" "$found" <&3; fi
+"""
+
+
+class _Guardian:
+    """A shell that outlives us for a moment, and gives the terminal back when no code of ours can.
+
+    None runs after SIGKILL, nor after the default action of SIGTERM or SIGHUP, but the kernel closes our end of a
+    pipe. This is the one process that is started outside of `sidecar.agents`: it is no part of any run, it has to
+    survive whatever ends them, and it is needed where there is no agent yet.
+    """
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self._stty = shutil.which("stty")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Have it wait. Without a shell or stty there is none, and the terminal is given back by us or not at all."""
+        if self._process is None and self._stty is not None:
+            with contextlib.suppress(OSError):
+                self._process = self._spawn(self._stty)
+
+    def describe(self) -> str:
+        """The present setting in stty's own words, which differ between systems; empty where it has none."""
+        if self._process is None or self._stty is None:
+            return ""
+        try:
+            told = subprocess.run(  # noqa: S603  a path that PATH led to, and nobody's input
+                [self._stty, "-g"],
+                stdin=self._terminal,
+                capture_output=True,
+                timeout=_STTY_S,
+                check=True,
+                start_new_session=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        return told.stdout.decode(errors="replace").strip()
+
+    def watch(self, found: str) -> None:
+        """When we die from now on: put back `found`, if the terminal is still set as it is now."""
+        self._tell(found)
+        if found and self._process is not None and self._process.stdout is not None:
+            # Until it knows: a moment later it could take somebody else's setting for ours. Not select(), which
+            # cannot wait for a descriptor above 1023.
+            answer = select.poll()
+            answer.register(self._process.stdout, select.POLLIN)
+            if answer.poll(_STTY_S * 1000):
+                self._process.stdout.read(1)
+
+    def rest(self) -> None:
+        """Nothing there is ours any more. Whoever makes the very same setting after us is to keep it."""
+        self._tell("")
+
+    def dismiss(self) -> None:
+        """End it at once: the terminal is given back, and it would find nothing to do."""
+        if self._process is not None:
+            self._process.kill()
+            with self._process:  # closes the pipes and waits
+                self._process = None
+
+    def _tell(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # somebody has ended it: it was the second line of defence
+                self._process.stdin.write(line.encode() + b"\n")
+
+    def _spawn(self, stty: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603  nothing in it comes from outside
+            ["/bin/sh", "-c", _GUARDIAN, "sidecar-keyboard-guardian", stty],
+            stdin=subprocess.PIPE,  # our end is close-on-exec: while an agent held it, we would not seem dead
+            stdout=subprocess.PIPE,
+            stderr=self._terminal,
+            bufsize=0,
+            cwd="/",
+            env={},  # with the marker of a run it would be taken for one of its processes
+            # A session of its own has no Ctrl-C and no hang-up, and job control does not keep it from the terminal.
+            start_new_session=True,
+        )

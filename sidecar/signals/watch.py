@@ -1,0 +1,307 @@
+"""The watcher: says when a signal file appeared, vanished or changed, in any of many directories.
+
+The truth is whether the name exists. An event source only hints where to look now, and since no source is
+complete (overflows, network file systems, mounts, limits) a tick looks at everything once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+
+from sidecar.signals import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from anyio.abc import TaskStatus
+
+    from sidecar.signals.sources import EventSource
+
+    Level = tuple[int, int, int, int] | None
+    Ground = tuple[str, int, int]
+
+_SIGNAL_NAMES = frozenset(os.fsencode(name) for name in files.FILE_NAMES.values())
+_STOP, _ABORT = f"/{files.FILE_NAMES['stop']}", f"/{files.FILE_NAMES['abort']}"
+_NOTHING: tuple[Level, Level] = (None, None)
+_TICK_S = 1.0
+# A look takes about 6 µs. Beyond this many directories a tick looks at a part of them only, so that an idle
+# watcher stays below 2 % of a core; a slice at a time, so that it never holds up the event loop for long.
+_LOOKS_PER_TICK = 2000
+_LOOKS_PER_SLICE = 200
+_RECOVERIES_PER_TICK = 20
+_ATTEMPTS = 20
+
+
+class _Place:
+    """A directory that somebody wants to hear about, whether it exists or not."""
+
+    __slots__ = ("ground", "levels", "listeners", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.listeners: tuple[Callable[[str], None], ...] = ()
+        self.levels = _NOTHING
+        # The directory that the source was asked to hint about, as it was then: this one or, while it does not
+        # exist, the nearest ancestor that does.
+        self.ground: Ground | None = None
+
+
+class _Turns:
+    """Everybody once before anybody twice."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[_Place] = []
+
+    def take(self, everybody: Iterable[_Place], count: int) -> list[_Place]:
+        """The next ones, at most this many."""
+        if not self._waiting:
+            self._waiting = list(everybody)
+        rest = max(len(self._waiting) - count, 0)
+        taken = self._waiting[rest:]
+        del self._waiting[rest:]
+        return taken
+
+
+class Watcher:
+    """Calls back whenever the level of `.stop` or `.abort` in one of its directories changed.
+
+    Not thread-safe: it lives on the event loop, and so do the callbacks, which must not block.
+    """
+
+    def __init__(self, source: EventSource, report: Callable[[str], None], *, tick_s: float = _TICK_S) -> None:
+        self._source = source
+        self._report = report
+        self._tick_s = tick_s
+        self._places: dict[str, _Place] = {}
+        self._polled: dict[_Place, None] = {}
+        # Ancestors of directories that do not exist, and by the next name on the way down those who wait for it.
+        self._awaited: dict[str, dict[bytes, set[_Place]]] = {}
+        self._turns, self._polled_turns, self._recovery_turns = _Turns(), _Turns(), _Turns()
+        self._lost_hints = anyio.Event()
+        self._reported: set[int | None] = set()
+        source.names.update(_SIGNAL_NAMES)
+
+    @property
+    def polled(self) -> list[str]:
+        """The directories that only the tick looks at, because the source cannot hint about them."""
+        return [place.path for place in self._polled]
+
+    def add(self, directory: str, on_change: Callable[[str], None]) -> None:
+        """Call back about this directory (an absolute path) from now on; at once, if a signal is there already."""
+        path = directory.rstrip("/") or "/"
+        place = self._places.get(path)
+        if place is None:
+            place = _Place(path)
+            files.recover(path)
+            self._places[path] = place
+            self._arm(place)
+        # Listed before the look: the look may tell others, and a place that they all leave then must not go.
+        place.listeners = (*place.listeners, on_change)
+        if not self._look(place) and place.levels is not _NOTHING:
+            self._tell(path, (on_change,))
+
+    def discard(self, directory: str, on_change: Callable[[str], None]) -> None:
+        """Undo one `add`. Harmless if there was none."""
+        place = self._places.get(directory.rstrip("/") or "/")
+        if place is None or on_change not in place.listeners:
+            return
+        at = place.listeners.index(on_change)
+        place.listeners = place.listeners[:at] + place.listeners[at + 1 :]
+        if not place.listeners:
+            del self._places[place.path]
+            self._polled.pop(place, None)
+            self._stand_on(place, None)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Watch until cancelled; the source is closed then. Directories can be added before and meanwhile."""
+        descriptor = self._source.fileno()
+        # A reader that stays, instead of one `anyio.wait_readable` after the other: that costs two system calls
+        # and another turn of the loop for each hint, twice the latency of the whole rest.
+        loop = asyncio.get_running_loop()
+        if descriptor >= 0:
+            loop.add_reader(descriptor, self._on_hints)
+        try:
+            task_status.started()
+            while True:
+                await self._tick()
+        finally:
+            if descriptor >= 0:
+                loop.remove_reader(descriptor)
+            self._source.close()
+
+    async def _tick(self) -> None:
+        with anyio.move_on_after(self._tick_s):
+            await self._lost_hints.wait()
+        self._on_hints()  # also what a source can only tell when asked: a dead thread
+        if self._lost_hints.is_set():
+            self._lost_hints = anyio.Event()
+            # Among what was lost may be that a watch is gone, even though a directory with the same inode number
+            # stands in its place: arm all of them again, whatever they look like.
+            await self._sweep(list(self._places.values()), arm=True)
+            return
+        self._try_polled_again()
+        for place in self._recovery_turns.take(self._places.values(), _RECOVERIES_PER_TICK):
+            files.recover(place.path)
+        await self._sweep(self._due())
+
+    def _on_hints(self) -> None:
+        hints = self._source.drain()
+        if hints is None:
+            self._lost_hints.set()
+            return
+        for directory, name in hints:
+            place = self._places.get(directory)
+            if place is not None:
+                if not name:
+                    self._arm(place)
+                self._look(place)
+            if directory in self._awaited:
+                self._on_the_way(directory, name)
+
+    def _on_the_way(self, ancestor: str, name: bytes) -> None:
+        """Something happened where those wait whose directory does not exist."""
+        waiting = self._awaited[ancestor]
+        for place in list(waiting.get(name, ())) if name else [one for some in waiting.values() for one in some]:
+            if place.listeners:  # else discarded by a callback meanwhile
+                self._arm(place)
+                self._look(place)
+
+    def _due(self) -> list[_Place]:
+        if len(self._places) <= _LOOKS_PER_TICK:
+            return list(self._places.values())
+        # The tick is all that the polled ones have, so they come first, but never so many that the others starve.
+        polled = self._polled_turns.take(self._polled, _LOOKS_PER_TICK * 3 // 4)
+        return polled + self._turns.take(self._places.values(), _LOOKS_PER_TICK - len(polled))
+
+    async def _sweep(self, places: list[_Place], *, arm: bool = False) -> None:
+        for start in range(0, len(places), _LOOKS_PER_SLICE):
+            if start:
+                await anyio.lowlevel.checkpoint()
+            for place in places[start : start + _LOOKS_PER_SLICE]:
+                if not place.listeners:  # discarded meanwhile
+                    continue
+                # Renamed ancestors, mounts and links that lead elsewhere give no event at all.
+                if arm or (place not in self._polled and _ground(place.path) != place.ground):
+                    self._arm(place)
+                self._look(place)
+
+    def _try_polled_again(self) -> None:
+        for place in list(islice(self._polled, _LOOKS_PER_SLICE)):
+            self._arm(place)
+            if place in self._polled:  # the limit still holds, or this one is hopeless: another one next time
+                return
+
+    def _arm(self, place: _Place) -> None:
+        """Have the source hint about the place, or about where its path ends for now."""
+        self._polled.pop(place, None)
+        for _ in range(_ATTEMPTS):
+            ground = _ground(place.path)
+            self._stand_on(place, ground)
+            try:
+                hinted = self._source.arm(ground[0])
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                self._cannot_arm(place, error)
+                hinted = False
+            if not hinted:
+                self._polled[place] = None
+                return
+            # What was created or replaced before the watch stood gave no event.
+            if _ground(place.path) == ground:
+                return
+        # Somebody creates and deletes it faster than we can follow.
+        self._polled[place] = None
+
+    def _cannot_arm(self, place: _Place, error: OSError) -> None:
+        if error.errno not in self._reported:
+            self._reported.add(error.errno)
+            self._report(
+                f"no file system events for {place.path} ({error.strerror}); "
+                "it, and others with the same trouble, are looked at every second instead"
+            )
+
+    def _stand_on(self, place: _Place, ground: Ground | None) -> None:
+        """Note where the place's hints come from, and disarm what nobody needs any more."""
+        old, new = place.ground and place.ground[0], ground and ground[0]
+        place.ground = ground
+        if old == new:
+            return
+        if new is not None and new != place.path:
+            name = _next_name(new, place.path)
+            self._awaited.setdefault(new, {}).setdefault(name, set()).add(place)
+            self._source.names[name] += 1
+        if old is not None and old != place.path:
+            self._stop_awaiting(place, old)
+        if old is not None and old not in self._awaited:
+            there = self._places.get(old)
+            if there is None or there.ground is None or there.ground[0] != old:
+                self._source.disarm(old)
+
+    def _stop_awaiting(self, place: _Place, ancestor: str) -> None:
+        name = _next_name(ancestor, place.path)
+        names = self._awaited[ancestor]
+        names[name].remove(place)
+        if not names[name]:
+            del names[name]
+        if not names:
+            del self._awaited[ancestor]
+        self._source.names[name] -= 1
+        if not self._source.names[name]:
+            del self._source.names[name]
+
+    def _look(self, place: _Place) -> bool:
+        """Whether something changed, which the listeners were told then."""
+        levels = _level(place.path + _STOP), _level(place.path + _ABORT)
+        if levels == place.levels:
+            return False
+        place.levels = _NOTHING if levels == _NOTHING else levels
+        self._tell(place.path, place.listeners)
+        return True
+
+    def _tell(self, path: str, listeners: Iterable[Callable[[str], None]]) -> None:
+        for on_change in listeners:
+            try:
+                on_change(path)
+            except Exception as error:  # one subscriber's mistake must not make the others deaf
+                self._report(f"whoever was told that the signals in {path} changed failed: {error!r}")
+
+
+def _level(path: str) -> Level:
+    """None, or what tells this very file in this very state from another."""
+    if not files.present(path):
+        return None
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _ground(path: str) -> Ground:
+    """The directory itself, or the nearest ancestor that is one, and its identity."""
+    while True:
+        try:
+            found = os.stat(path)
+        except OSError:
+            pass
+        else:
+            if stat.S_ISDIR(found.st_mode):
+                return path, found.st_dev, found.st_ino
+        parent = os.path.dirname(path)
+        if parent == path:
+            return path, 0, 0
+        path = parent
+
+
+def _next_name(ancestor: str, path: str) -> bytes:
+    return os.fsencode(path[len(ancestor) :].lstrip("/").split("/", 1)[0])

@@ -1,0 +1,269 @@
+"""The board: what is asked of a run now. The first part reads like the seed's StopSignal."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from sidecar.model import ulid
+from sidecar.signals import files, trailers
+from sidecar.signals.board import Board, Subject
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Place:
+    """A project, a workspace and a run, with a board for the run."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = root / ".swissarmyhammer"
+        self.workspace = self.project / "workspaces" / "my-task"
+        self.run_id = ulid.new()
+        self.run = self.project / "runs" / self.run_id
+        for directory in (self.workspace, self.run):
+            directory.mkdir(parents=True)
+        self.reported: list[str] = []
+        self.now = 0.0  # seconds added to the real clock
+        directories = (str(self.project), str(self.workspace), str(self.run))
+        self.subject = Subject(self.run_id, time.time() - 1, directories)
+        self.board = self.new_board()
+
+    def new_board(self) -> Board:
+        return Board(self.subject, report=self.reported.append, clock=lambda: time.time() + self.now)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# --- as seed 002 has it: init, is_stop_requested, toggle, get_state, cleanup
+
+
+def test_nothing_is_requested_where_there_is_no_file(place: Place) -> None:
+    place.board.look()
+    assert not place.board.is_stop_requested()
+    assert place.board.state() == {"requested": False, "source": None}
+
+
+def test_a_stop_file_that_is_already_there_is_found(place: Place) -> None:
+    (place.workspace / ".stop").touch()
+    place.board.look()
+    assert place.board.is_stop_requested()
+    assert place.board.state() == {"requested": True, "source": "file"}
+
+
+def test_toggle_requests_a_stop_and_toggle_again_takes_it_back(place: Place) -> None:
+    place.board.toggle()
+    assert place.board.state() == {"requested": True, "source": "keyboard"}
+    assert (place.run / ".stop").exists()
+    place.board.toggle()
+    assert place.board.state() == {"requested": False, "source": None}
+    assert not (place.run / ".stop").exists()
+
+
+def test_cleanup_removes_the_runs_own_stop_and_can_be_repeated(place: Place) -> None:
+    place.board.toggle()
+    place.board.cleanup()
+    place.board.cleanup()
+    assert not (place.run / ".stop").exists()
+    assert not place.board.is_stop_requested()
+
+
+def test_cleanup_leaves_a_stop_that_governs_others_too(place: Place) -> None:
+    (place.workspace / ".stop").touch()
+    place.board.cleanup()
+    assert (place.workspace / ".stop").exists()
+
+
+def test_a_stop_that_cannot_be_written_is_reported_and_still_counts(place: Place) -> None:
+    os.rmdir(place.run)
+    place.board.toggle()
+    assert place.board.state() == {"requested": True, "source": "keyboard"}
+    assert place.board.glance()
+    assert len(place.reported) == 1
+    assert str(place.run) in place.reported[0]
+    place.board.toggle()
+    assert not place.board.is_stop_requested()
+    place.board.cleanup()
+
+
+def test_a_stop_that_cannot_be_removed_is_reported_and_does_not_raise(place: Place) -> None:
+    (place.run / ".stop").mkdir()
+    (place.run / ".stop" / "inside").touch()
+    place.board.toggle()
+    place.board.cleanup()
+    assert place.reported
+    assert not place.board.is_stop_requested()
+
+
+# --- cancel, sources, refusals
+
+
+def test_deleting_the_file_cancels_the_stop(place: Place) -> None:
+    (place.workspace / ".stop").touch()
+    place.board.look()
+    (place.workspace / ".stop").unlink()
+    place.board.look()
+    assert not place.board.is_stop_requested()
+
+
+def test_the_first_source_is_the_one_that_is_shown(place: Place) -> None:
+    place.board.toggle()
+    (place.project / ".stop").touch()
+    place.board.look()
+    assert place.board.state()["source"] == "keyboard"
+    (place.run / ".stop").unlink()
+    place.board.look()
+    assert place.board.state()["source"] == "file"
+
+
+def test_the_key_against_a_wider_stop_refuses_it_for_this_run_only(place: Place) -> None:
+    (place.workspace / ".stop").write_text("everybody out")
+    other = place.new_board()
+    place.board.toggle()
+    assert not place.board.is_stop_requested()
+    assert (place.workspace / ".stop").exists()
+    other.look()
+    assert other.is_stop_requested()
+
+
+def test_a_new_wider_stop_is_not_covered_by_an_earlier_refusal(place: Place) -> None:
+    (place.workspace / ".stop").write_text("everybody out")
+    place.board.toggle()
+    (place.workspace / ".stop").write_text("I said: everybody out")
+    place.board.look()
+    assert place.board.is_stop_requested()
+
+
+def test_reason_and_time_of_a_stop_are_shown(place: Place) -> None:
+    before = time.time() - 1
+    files.write(str(place.workspace), "stop", "Tests are red on main", trailers.signed())
+    place.board.look()
+    assert place.board.stop is not None
+    assert place.board.stop.reason == "Tests are red on main"
+    assert before < place.board.stop.since <= time.time() + 1
+
+
+# --- aborts
+
+
+def test_an_abort_once_seen_is_latched(place: Place) -> None:
+    (place.project / ".abort").write_text("enough")
+    place.board.look()
+    (place.project / ".abort").unlink()
+    place.board.look()
+    assert place.board.abort is not None
+    assert place.board.abort.reason == "enough"
+    assert place.board.glance()
+
+
+def test_an_abort_counts_before_its_reason_is_written(place: Place) -> None:
+    with (place.run / ".abort").open("w") as file:
+        place.board.look()
+        assert place.board.abort is not None
+        assert place.board.abort.reason == "Unknown abort reason"
+        file.write("the disk is on fire\n")
+    place.board.look()
+    assert place.board.abort.reason == "the disk is on fire"
+
+
+def test_an_abort_older_than_the_run_is_not_for_it(place: Place) -> None:
+    (place.project / ".abort").touch()
+    board = Board(replace(place.subject, started_at=time.time() + 5))
+    board.look()
+    assert board.abort is None
+
+
+def test_a_copied_abort_with_an_old_modification_time_still_counts(place: Place) -> None:
+    (place.project / ".abort").touch()
+    os.utime(place.project / ".abort", (0, 0))
+    place.board.look()
+    assert place.board.abort is not None
+
+
+def test_a_stop_from_before_the_start_is_for_the_run(place: Place) -> None:
+    (place.workspace / ".stop").touch()
+    board = Board(replace(place.subject, started_at=time.time() + 5))
+    board.look()
+    assert board.is_stop_requested()
+
+
+@pytest.mark.parametrize("kind", ["stop", "abort"])
+def test_a_signal_for_another_run_is_not_for_this_one(place: Place, kind: files.Kind) -> None:
+    files.write(str(place.project), kind, "that one", trailers.signed(run_id=ulid.new()))
+    place.board.look()
+    assert (place.board.stop, place.board.abort) == (None, None)
+
+
+@pytest.mark.parametrize("kind", ["stop", "abort"])
+def test_an_expired_signal_is_not_applied(place: Place, kind: files.Kind) -> None:
+    written = trailers.signed()
+    written.expires_at = trailers.timestamp(time.time() + 60)
+    files.write(str(place.project), kind, "while it lasts", written)
+    place.now = 120
+    place.board.look()
+    assert (place.board.stop, place.board.abort) == (None, None)
+    place.now = 0
+    place.board.look()
+    assert place.board.stop or place.board.abort
+
+
+def test_a_stop_with_a_timeout_becomes_an_abort(place: Place) -> None:
+    files.write(str(place.workspace), "stop", "please", trailers.signed(timeout_s=300))
+    place.board.look()
+    assert place.board.abort is None
+    place.now = 301
+    place.board.look()
+    assert place.board.abort is not None
+    assert place.board.abort.reason == "please (not stopped within 300 s)"
+
+
+# --- waiting
+
+
+@pytest.mark.anyio
+async def test_waiting_for_a_change_ends_when_something_is_asked(place: Place) -> None:
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(place.board.wait_changed)
+            await anyio.wait_all_tasks_blocked()
+            (place.run / ".stop").touch()
+            place.board.look()
+
+
+@pytest.mark.anyio
+async def test_a_look_that_finds_nothing_new_wakes_nobody(place: Place) -> None:
+    (place.run / ".stop").touch()
+    place.board.look()
+    woken = []
+
+    async def wait() -> None:
+        await place.board.wait_changed()
+        woken.append(True)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        place.board.look()
+        await anyio.wait_all_tasks_blocked()
+        assert not woken
+        (place.run / ".stop").unlink()
+        place.board.look()
+    assert woken
+
+
+def test_a_glance_sees_each_signal_in_each_place(place: Place) -> None:
+    assert not place.board.glance()
+    for directory in (place.project, place.workspace, place.run):
+        for name in (".stop", ".abort"):
+            (directory / name).symlink_to("nowhere")
+            assert place.board.glance()
+            (directory / name).unlink()
+            assert not place.board.glance()

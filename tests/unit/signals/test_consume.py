@@ -1,0 +1,167 @@
+"""Consuming a signal: the receipt, and when the file goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar import layout
+from sidecar.errors import SignalError
+from sidecar.model import ulid
+from sidecar.signals import files, receipts, trailers
+from sidecar.signals.board import Board, Subject
+from sidecar.signals.consume import clear_leftovers, consume
+from sidecar.signals.files import Signal
+from sidecar.signals.liveness import RunLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Project:
+    """A project with one workspace, where runs can be made live."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.state = layout.state_directory(self.root)
+        self.workspace = os.path.join(self.state, "workspaces", "ws")
+        os.makedirs(self.workspace)
+        self.locks: dict[str, RunLock] = {}
+
+    def start_run(self, workspace: str | None = None) -> str:
+        run_id = ulid.new()
+        self.locks[run_id] = RunLock(self.root, run_id, workspace)
+        self.locks[run_id].acquire()
+        return run_id
+
+    def signal(self, directory: str, kind: files.Kind = "stop", run_id: str | None = None) -> Signal:
+        files.write(directory, kind, "why", trailers.signed(run_id=run_id))
+        found = files.read(directory, kind)
+        assert found
+        return found
+
+    def board(self, run_id: str, started_at: float) -> Board:
+        directories = (self.state, self.workspace, layout.run_directory(self.root, run_id))
+        return Board(Subject(run_id, started_at, directories))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path)
+    yield project
+    for lock in project.locks.values():
+        lock.release()
+
+
+def test_a_signal_to_the_only_run_is_applied_and_its_file_goes(project: Project) -> None:
+    run_id = project.start_run()
+    signal = project.signal(project.state)
+    receipt = consume(project.root, signal, run_id, "stopped")
+    assert not files.present(signal.path)
+    assert receipt == receipts.read(signal.path)
+    assert (receipt["state"], receipt["removed"]) == ("applied", True)
+    assert receipt["runs"] == [{"run_id": run_id, "status": "stopped"}]
+    assert receipt["applied_at"]
+    assert receipt["received_at"]
+
+
+def test_the_file_stays_until_the_last_live_run_has_taken_it(project: Project) -> None:
+    first, second = project.start_run(), project.start_run(project.workspace)
+    signal = project.signal(project.state, "abort")
+    assert not consume(project.root, signal, first, "aborted", survivors=0)["removed"]
+    assert files.present(signal.path)
+    receipt = consume(project.root, signal, second, "aborted")
+    assert not files.present(signal.path)
+    assert {outcome["run_id"] for outcome in receipt["runs"]} == {first, second}
+
+
+def test_a_run_that_died_is_not_waited_for(project: Project) -> None:
+    first, second = project.start_run(), project.start_run()
+    signal = project.signal(project.state)
+    project.locks[second].release()
+    assert consume(project.root, signal, first, "stopped")["removed"]
+
+
+def test_a_run_that_refuses_has_taken_it_too(project: Project) -> None:
+    first, second = project.start_run(project.workspace), project.start_run(project.workspace)
+    signal = project.signal(project.workspace)
+    consume(project.root, signal, first, "running", state="refused")
+    receipt = consume(project.root, signal, second, "stopped")
+    assert (receipt["state"], receipt["removed"]) == ("applied", True)
+
+
+def test_runs_elsewhere_have_no_say_in_a_workspaces_signal(project: Project) -> None:
+    project.start_run()
+    inside = project.start_run(project.workspace)
+    assert consume(project.root, project.signal(project.workspace), inside, "stopped")["removed"]
+
+
+@pytest.mark.parametrize("place", ["run's directory", "Run trailer"])
+def test_runs_that_it_is_not_meant_for_have_no_say(project: Project, place: str) -> None:
+    project.start_run()
+    meant = project.start_run()
+    if place == "Run trailer":
+        signal = project.signal(project.state, run_id=meant)
+    else:
+        signal = project.signal(layout.run_directory(project.root, meant))
+    assert consume(project.root, signal, meant, "stopped")["removed"]
+
+
+def test_a_newer_signal_is_left_for_whoever_it_is_for(project: Project) -> None:
+    run_id = project.start_run()
+    signal = project.signal(project.state)
+    newer = project.signal(project.state)
+    assert not consume(project.root, signal, run_id, "stopped")["removed"]
+    assert files.read(project.state, "stop") == newer
+
+
+def test_what_cannot_be_removed_is_an_error_and_the_receipt_stands(project: Project) -> None:
+    run_id = project.start_run()
+    os.makedirs(os.path.join(project.state, ".stop", "full"))
+    signal = files.read(project.state, "stop")
+    assert signal
+    with pytest.raises(SignalError, match="cannot remove"):
+        consume(project.root, signal, run_id, "stopped")
+    receipt = receipts.read(signal.path)
+    assert receipt
+    assert (receipt["state"], receipt["removed"]) == ("applied", False)
+
+
+def test_a_start_clears_an_older_abort_and_says_so(project: Project) -> None:
+    signal = project.signal(project.state, "abort")
+    run_id = project.start_run()
+    warnings = clear_leftovers(project.root, project.board(run_id, time.time() + 1))
+    assert len(warnings) == 1
+    assert signal.path in warnings[0]
+    assert not files.present(signal.path)
+
+
+def test_a_start_leaves_an_older_abort_that_another_live_run_is_still_to_take(project: Project) -> None:
+    project.start_run()
+    signal = project.signal(project.state, "abort")
+    run_id = project.start_run()
+    assert clear_leftovers(project.root, project.board(run_id, time.time() + 1)) == []
+    assert files.present(signal.path)
+
+
+def test_a_start_leaves_an_abort_that_is_meant_for_it(project: Project) -> None:
+    run_id = project.start_run()
+    signal = project.signal(project.state, "abort")
+    board = project.board(run_id, time.time() - 1)
+    assert clear_leftovers(project.root, board) == []
+    assert files.present(signal.path)
+    assert board.verdict(signal) == "applies"
+
+
+def test_a_start_never_clears_a_stop(project: Project) -> None:
+    signal = project.signal(project.workspace)
+    run_id = project.start_run()
+    board = project.board(run_id, time.time() + 1)
+    board.subject = replace(board.subject, started_at=time.time() + 1)
+    assert clear_leftovers(project.root, board) == []
+    assert files.present(signal.path)

@@ -1,0 +1,486 @@
+"""Signal files on a real file system: written whole, read safely whatever stands there, cleared only if the same."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from sidecar.errors import SignalError
+from sidecar.signals import files
+from sidecar.signals.files import Locked, clear, path_of, present, read, recover, write
+from sidecar.signals.trailers import MAX_BYTES, Trailers, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from sidecar.signals.files import Kind
+
+KINDS: list[Kind] = ["stop", "abort"]
+DEFAULT_REASONS: dict[Kind, str] = {"stop": "no reason given", "abort": "Unknown abort reason"}
+Result = TypeVar("Result")
+SECRET = "hunter2-do-not-show"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+def found(directory: str, kind: Kind) -> files.Signal:
+    signal = read(directory, kind)
+    assert signal is not None
+    return signal
+
+
+def promptly(function: Callable[..., Result], *arguments: object) -> Result:
+    """Call it in a thread that can be left behind: what blocks must fail its test and not hang all of them."""
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(function(*arguments)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert results, "it blocked, or raised"
+    return results[0]
+
+
+def test_the_names_are_the_contracts() -> None:
+    assert path_of("/ws", "stop") == "/ws/.stop"
+    assert path_of("/ws", "abort") == "/ws/.abort"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_read_back(directory: str, kind: Kind) -> None:
+    trailers = signed()
+    path = write(directory, kind, "Tests are red\n\non main", trailers)
+    signal = found(directory, kind)
+    assert (signal.kind, signal.path, signal.reason, signal.trailers) == (
+        kind,
+        path,
+        "Tests are red\n\non main",
+        trailers,
+    )
+    assert signal.signal_id == trailers.signal_id
+    assert present(path)
+    assert os.listdir(directory) == [files.FILE_NAMES[kind]]
+
+
+def test_one_kind_is_not_the_other(directory: str) -> None:
+    write(directory, "stop", "why", signed())
+    assert read(directory, "abort") is None
+    assert not present(path_of(directory, "abort"))
+
+
+def test_nothing_there_is_no_signal(directory: str) -> None:
+    assert read(directory, "stop") is None
+    assert read(directory + "/missing", "stop") is None
+    assert read(directory + "/.stop/below-a-name-that-is-none", "stop") is None
+    assert not present(directory + "/missing/.stop")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("content", [b"", b"\n \n", os.urandom(200) + b"\0", b"\xff\xfe\x80\x81"])
+def test_a_bare_file_signals_with_the_default_reason_when_it_is_empty_or_binary(
+    directory: str, kind: Kind, content: bytes
+) -> None:
+    with open(path_of(directory, kind), "wb") as file:
+        file.write(content)
+    assert found(directory, kind).reason == DEFAULT_REASONS[kind]
+
+
+def test_echo_is_a_reason(directory: str) -> None:
+    with open(path_of(directory, "stop"), "w", encoding="utf-8") as file:
+        file.write("because\n")
+    signal = found(directory, "stop")
+    assert (signal.reason, signal.trailers) == ("because", Trailers())
+
+
+def test_every_reader_of_a_bare_file_agrees_on_its_id_and_another_file_has_another(directory: str) -> None:
+    path = path_of(directory, "stop")
+    open(path, "w").close()
+    first = found(directory, "stop")
+    assert found(directory, "stop").signal_id == first.signal_id
+    os.utime(path, ns=(1, 1))
+    assert found(directory, "stop").signal_id != first.signal_id
+
+
+def test_the_arrival_is_when_the_file_came_not_what_its_date_says(directory: str) -> None:
+    path = path_of(directory, "abort")
+    before = time.time() - 1  # the kernel's clock for files runs up to a tick behind
+    open(path, "w").close()
+    os.utime(path, (0, 0))
+    assert found(directory, "abort").arrived_at >= before
+
+
+def test_a_signal_is_readable_for_everybody_whom_the_umask_allows(directory: str) -> None:
+    before = os.umask(0o022)
+    try:
+        path = write(directory, "stop", "why", signed())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.lstat(path).st_mode) == 0o644
+
+
+# What stands there is not a regular file.
+
+
+def make_fifo(path: str) -> None:
+    os.mkfifo(path)
+
+
+def make_link_to_a_fifo(path: str) -> None:
+    os.mkfifo(path + "-fifo")
+    os.symlink(path + "-fifo", path)
+
+
+def make_directory(path: str) -> None:
+    os.mkdir(path)
+
+
+def make_full_directory(path: str) -> None:
+    os.mkdir(path)
+    open(path + "/inside", "w").close()
+
+
+def make_dangling_link(path: str) -> None:
+    os.symlink("/nonexistent/target", path)
+
+
+def make_link_to_itself(path: str) -> None:
+    os.symlink(path, path)
+
+
+def make_link_to_a_secret(path: str) -> None:
+    with open(path + "-secret", "w", encoding="utf-8") as file:
+        file.write(f"{SECRET}\n\nSignal-Id: {SECRET}\n")
+    os.symlink(path + "-secret", path)
+
+
+def make_link_to_a_terminal(path: str) -> None:
+    os.symlink("/dev/tty", path)
+
+
+def make_link_to_zeroes(path: str) -> None:
+    os.symlink("/dev/zero", path)
+
+
+def make_socket(path: str) -> None:
+    # Bound by a short name: a socket's address has room for some hundred bytes only.
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(os.path.dirname(path))
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.basename(path))
+    finally:
+        os.fchdir(here)
+        os.close(here)
+
+
+def make_device(path: str) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))  # /dev/zero
+    except PermissionError:
+        pytest.skip("only root can make a device")
+
+
+ODD: list[Callable[[str], None]] = [
+    make_fifo, make_link_to_a_fifo, make_directory, make_full_directory, make_dangling_link, make_link_to_itself,
+    make_link_to_a_secret, make_link_to_a_terminal, make_link_to_zeroes, make_socket, make_device,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", ODD)
+def test_whatever_odd_thing_stands_there_signals_with_the_default_reason_and_is_not_opened(
+    directory: str, kind: Kind, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(directory, kind)
+    make(path)
+    assert present(path)
+    opened: list[object] = []
+    real_open = os.open
+
+    def watched(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        opened.append(path)
+        return real_open(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", watched)
+    signal = promptly(found, directory, kind)
+    assert path not in opened, "to open a FIFO or a device does something already"
+    assert signal.reason == DEFAULT_REASONS[kind]
+    assert signal.trailers == Trailers()
+    assert SECRET not in repr(signal) + signal.signal_id + repr(signal.fingerprint)
+
+
+@pytest.mark.parametrize("make", [make for make in ODD if make is not make_full_directory])
+def test_an_odd_thing_can_be_cleared_and_what_a_link_points_to_stays(
+    directory: str, make: Callable[[str], None]
+) -> None:
+    path = path_of(directory, "stop")
+    make(path)
+    others = sorted(set(os.listdir(directory)) - {".stop"})
+    assert promptly(clear, found(directory, "stop"))
+    assert sorted(os.listdir(directory)) == others
+
+
+@pytest.mark.parametrize("make", [make for make in ODD if make not in (make_directory, make_full_directory)])
+def test_writing_over_an_odd_thing_replaces_it_and_not_what_it_points_to(
+    directory: str, make: Callable[[str], None]
+) -> None:
+    path = path_of(directory, "stop")
+    make(path)
+    write(directory, "stop", "why", signed())
+    assert stat.S_ISREG(os.lstat(path).st_mode)
+    assert found(directory, "stop").reason == "why"
+    if os.path.lexists(path + "-secret"):
+        with open(path + "-secret", encoding="utf-8") as file:
+            assert file.read().startswith(SECRET)
+
+
+def test_a_directory_that_is_not_empty_cannot_be_cleared_and_says_so(directory: str) -> None:
+    make_full_directory(path_of(directory, "stop"))
+    with pytest.raises(SignalError, match=r"cannot remove .*\.stop: Directory not empty"):
+        clear(found(directory, "stop"))
+    assert os.listdir(path_of(directory, "stop")) == ["inside"]
+
+
+@pytest.mark.parametrize("make", [make_directory, make_full_directory])
+def test_writing_where_a_directory_stands_is_refused_and_leaves_no_temporary_file(
+    directory: str, make: Callable[[str], None]
+) -> None:
+    make(path_of(directory, "abort"))
+    with pytest.raises(SignalError, match="it is a directory, which signals abort already"):
+        write(directory, "abort", "why", signed())
+    assert os.listdir(directory) == [".abort"]
+
+
+def test_a_sparse_file_of_ten_gigabytes_costs_one_bounded_read(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = path_of(directory, "abort")
+    with open(path, "wb") as file:
+        file.truncate(10 * 1024**3)
+    sizes: list[int] = []
+    real_read = os.read
+
+    def counted(file: int, size: int) -> bytes:
+        sizes.append(size)
+        return real_read(file, size)
+
+    monkeypatch.setattr(os, "read", counted)
+    signal = found(directory, "abort")
+    assert signal.reason == DEFAULT_REASONS["abort"]
+    assert sizes == [MAX_BYTES + 1]
+    assert clear(signal)
+    assert os.listdir(directory) == []
+
+
+def test_at_most_64_kib_become_the_reason(directory: str) -> None:
+    with open(path_of(directory, "stop"), "wb") as file:
+        file.write(b"x" * 200_000 + b"\n\nSignal-Id: 7\n")
+    signal = found(directory, "stop")
+    assert signal.reason == "x" * MAX_BYTES
+    assert signal.trailers == Trailers()
+
+
+# Between the look and the read the thing changes.
+
+
+def swap_after_look(monkeypatch: pytest.MonkeyPatch, swap: Callable[[], None]) -> None:
+    """Let something happen between `lstat` and `open`."""
+    real_open = os.open
+
+    def open_after_swap(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        monkeypatch.setattr(os, "open", real_open)
+        swap()
+        return real_open(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", open_after_swap)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signal_that_vanishes_between_look_and_read_still_was_one(
+    directory: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(directory, kind, "why", signed())
+    swap_after_look(monkeypatch, lambda: os.unlink(path))
+    assert found(directory, kind).reason == DEFAULT_REASONS[kind]
+    assert read(directory, kind) is None
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_link_to_a_secret, make_link_to_a_fifo, make_socket, make_directory])
+def test_a_file_that_is_swapped_for_something_odd_after_the_look_neither_blocks_nor_leaks(
+    directory: str, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(directory, "abort", "why", signed())
+
+    def swap() -> None:
+        os.unlink(path)
+        make(path)
+
+    swap_after_look(monkeypatch, swap)
+    signal = promptly(found, directory, "abort")
+    assert signal.reason == DEFAULT_REASONS["abort"]
+    assert SECRET not in repr(signal)
+
+
+# Clearing.
+
+
+def test_clearing_removes_that_very_signal_and_leaves_nothing(directory: str) -> None:
+    write(directory, "stop", "why", signed())
+    assert clear(found(directory, "stop"))
+    assert os.listdir(directory) == []
+
+
+def test_clearing_what_is_gone_already_is_fine(directory: str) -> None:
+    write(directory, "stop", "why", signed())
+    signal = found(directory, "stop")
+    assert clear(signal)
+    assert clear(signal)
+
+
+def test_clearing_in_a_directory_that_is_gone_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    write(str(tmp_path / "ws"), "stop", "why", signed())
+    signal = found(str(tmp_path / "ws"), "stop")
+    os.unlink(signal.path)
+    (tmp_path / "ws").rmdir()
+    assert clear(signal)
+
+
+def test_a_newer_signal_is_left_where_it_is(directory: str) -> None:
+    write(directory, "stop", "old", signed())
+    old = found(directory, "stop")
+    write(directory, "stop", "new", signed())
+    assert not clear(old)
+    assert found(directory, "stop").reason == "new"
+    assert os.listdir(directory) == [".stop"]
+
+
+def test_a_file_that_was_only_written_into_is_newer_even_with_the_same_size_and_date(directory: str) -> None:
+    path = path_of(directory, "stop")
+    for text in ("one", "two"):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.utime(path, ns=(5, 5))
+        if text == "one":
+            old = found(directory, "stop")
+    assert not clear(old)
+    assert found(directory, "stop").reason == "two"
+
+
+def test_a_bare_file_that_was_touched_again_is_newer(directory: str) -> None:
+    path = path_of(directory, "stop")
+    open(path, "w").close()
+    old = found(directory, "stop")
+    os.utime(path, ns=(5, 5))
+    assert not clear(old)
+    assert present(path)
+
+
+@pytest.mark.parametrize("make", [make_directory, make_fifo, make_dangling_link, make_socket])
+def test_a_file_that_was_replaced_by_an_odd_thing_is_not_taken_for_it(
+    directory: str, make: Callable[[str], None]
+) -> None:
+    write(directory, "stop", "old", signed())
+    old = found(directory, "stop")
+    os.unlink(old.path)
+    make(old.path)
+    assert not clear(old)
+    assert os.listdir(directory) == [".stop"]
+
+
+def test_a_directory_that_was_replaced_by_a_file_is_not_taken_for_it(directory: str) -> None:
+    os.mkdir(path_of(directory, "stop"))
+    old = found(directory, "stop")
+    os.rmdir(old.path)
+    write(directory, "stop", "new", signed())
+    assert not clear(old)
+    assert found(directory, "stop").reason == "new"
+
+
+def test_an_odd_thing_that_was_replaced_by_another_is_newer(directory: str) -> None:
+    path = path_of(directory, "stop")
+    os.symlink("one", path)
+    old = found(directory, "stop")
+    os.symlink("another", path + "-new")
+    os.rename(path + "-new", path)
+    assert not clear(old)
+    assert os.readlink(path) == "another"
+
+
+def test_where_hard_links_cannot_be_made_a_newer_signal_is_put_back_and_never_over_one_newer_still(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(source: str, *_: object, src_dir_fd: int, **__: object) -> None:
+        os.lstat(source, dir_fd=src_dir_fd)  # as the kernel does: what is missing is missed first
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    write(directory, "stop", "old", signed())
+    old = found(directory, "stop")
+    write(directory, "stop", "new", signed())
+    assert not clear(old)
+    assert found(directory, "stop").reason == "new"
+
+    os.rename(path_of(directory, "stop"), path_of(directory, "stop") + ".taken")
+    write(directory, "stop", "newer still", signed())
+    recover(directory)
+    assert found(directory, "stop").reason == "newer still"
+    assert os.listdir(directory) == [".stop"]
+
+
+def test_a_signal_left_aside_is_put_back_by_recover_and_by_the_next_clear(directory: str) -> None:
+    path = path_of(directory, "abort")
+    write(directory, "abort", "why", signed())
+    signal = found(directory, "abort")
+    os.rename(path, path + ".taken")
+    recover(directory)
+    assert found(directory, "abort") == signal
+    os.rename(path, path + ".taken")
+    assert clear(signal)
+    assert os.listdir(directory) == []
+
+
+def test_recover_does_nothing_where_nothing_was_left_and_in_a_directory_that_is_gone(directory: str) -> None:
+    write(directory, "stop", "why", signed())
+    recover(directory)
+    recover(directory + "/missing")
+    assert os.listdir(directory) == [".stop"]
+
+
+def test_a_symbolic_link_left_aside_is_put_back_as_a_link(directory: str) -> None:
+    os.symlink("nowhere", path_of(directory, "stop") + ".taken")
+    recover(directory)
+    assert os.readlink(path_of(directory, "stop")) == "nowhere"
+    assert os.listdir(directory) == [".stop"]
+
+
+def test_a_stranger_who_holds_a_lock_on_the_directory_delays_a_clear_but_cannot_prevent_it(directory: str) -> None:
+    write(directory, "stop", "why", signed())
+    with Locked(directory):
+        assert promptly(clear, found(directory, "stop"))
+    assert os.listdir(directory) == []
+
+
+def test_signals_are_equal_when_they_are_the_same_file_with_the_same_content(directory: str) -> None:
+    write(directory, "stop", "why", signed())
+    first = found(directory, "stop")
+    assert found(directory, "stop") == first
+    write(directory, "stop", "why", signed())
+    assert found(directory, "stop") != first
+
+
+def test_no_descriptor_is_left_open(directory: str) -> None:
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    for _ in range(20):
+        write(directory, "stop", "why", signed())
+        assert clear(found(directory, "stop"))
+        recover(directory)
+        with pytest.raises(SignalError):
+            write(directory + "/missing", "stop", "why", signed())
+    assert before is None or len(os.listdir("/proc/self/fd")) <= before

@@ -1,0 +1,162 @@
+"""Who is running: exactly one owner, known by its lock, gone the moment that it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar import layout
+from sidecar.errors import SidecarError
+from sidecar.model import ulid
+from sidecar.signals.liveness import RunLock, is_live, live_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OWNER = """
+import sys
+from sidecar.signals.liveness import RunLock
+lock = RunLock(sys.argv[1], sys.argv[2], sys.argv[3] or None)
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def owner(root: str, run_id: str, workspace: str = "") -> subprocess.Popen[str]:
+    """A process that holds a run's lock until its input is closed or it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, root, run_id, workspace], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return os.path.realpath(tmp_path)
+
+
+def test_a_run_is_live_while_its_lock_is_held_and_no_longer(root: str) -> None:
+    run_id = ulid.new()
+    assert not is_live(root, run_id)
+    with RunLock(root, run_id):
+        assert is_live(root, run_id)
+        assert live_runs(root) == [run_id]
+    assert not is_live(root, run_id)
+    assert live_runs(root) == []
+
+
+def test_releasing_twice_does_nothing_more(root: str) -> None:
+    lock = RunLock(root, ulid.new())
+    lock.acquire()
+    lock.release()
+    lock.release()
+
+
+def test_a_project_without_runs_has_no_live_ones(root: str) -> None:
+    assert live_runs(root) == []
+    assert os.listdir(root) == []
+
+
+def test_another_process_is_seen_and_its_death_by_kill_9_frees_the_run(root: str) -> None:
+    run_id = ulid.new()
+    process = owner(root, run_id)
+    try:
+        assert is_live(root, run_id)
+        with pytest.raises(SidecarError, match=f"run {run_id} is already being executed, by process {process.pid}$"):
+            RunLock(root, run_id).acquire()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+        assert not is_live(root, run_id)
+        with RunLock(root, run_id):
+            assert is_live(root, run_id)
+    finally:
+        end(process)
+
+
+def test_a_child_of_the_owner_does_not_keep_a_dead_run_alive(root: str) -> None:
+    run_id = ulid.new()
+    lock = RunLock(root, run_id)
+    lock.acquire()
+    code = "print('running', flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, close_fds=False
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "running\n"
+        lock.release()
+        assert not is_live(root, run_id)
+    finally:
+        child.communicate("\n")
+
+
+def test_runs_are_listed_newest_first_and_by_workspace(root: str) -> None:
+    first, second, third = ("0" * 25 + digit for digit in "123")
+    with RunLock(root, first, f"{root}/a"), RunLock(root, second, f"{root}/b"), RunLock(root, third):
+        assert live_runs(root) == [third, second, first]
+        assert live_runs(root, workspace=f"{root}/a") == [first]
+        assert live_runs(root, workspace=f"{root}/none") == []
+        assert is_live(root, second, workspace=f"{root}/b")
+        assert not is_live(root, third, workspace=f"{root}/b")
+
+
+@pytest.mark.parametrize("name", ["plain", "with\nnewline", os.fsdecode(b"not-utf-8-\xff"), "x" * 200])
+def test_the_workspace_is_known_whatever_its_path(root: str, name: str) -> None:
+    run_id = ulid.new()
+    workspace = f"{root}/{name}"
+    with RunLock(root, run_id, workspace):
+        assert live_runs(root, workspace=workspace) == [run_id]
+
+
+def test_a_later_owner_with_a_shorter_path_leaves_nothing_of_the_former_one(root: str) -> None:
+    run_id = ulid.new()
+    with RunLock(root, run_id, f"{root}/a-rather-long-name-of-a-workspace"):
+        pass
+    with RunLock(root, run_id, f"{root}/b"):
+        assert is_live(root, run_id, workspace=f"{root}/b")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)])
+def test_an_odd_thing_in_the_locks_place_is_no_owner_and_never_blocks(root: str, make: Callable[[str], None]) -> None:
+    run_id = ulid.new()
+    os.makedirs(layout.run_directory(root, run_id))
+    make(os.path.join(layout.run_directory(root, run_id), "lock"))
+    code = "import sys; from sidecar.signals.liveness import is_live; print(is_live(*sys.argv[1:]))"
+    command = [sys.executable, "-c", code, root, run_id]  # a process of its own can be ended if it blocks
+    assert subprocess.run(command, capture_output=True, timeout=30, check=True).stdout == b"False\n"
+
+
+def test_somebody_who_only_looks_does_not_keep_an_owner_from_starting(root: str) -> None:
+    run_id = ulid.new()
+    with RunLock(root, run_id):
+        pass
+    done = False
+
+    def look_all_the_time() -> None:
+        while not done:
+            is_live(root, run_id)
+
+    looker = threading.Thread(target=look_all_the_time)
+    looker.start()
+    try:
+        for _ in range(200):
+            with RunLock(root, run_id):
+                assert is_live(root, run_id)
+    finally:
+        done = True
+        looker.join()
