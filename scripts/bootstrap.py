@@ -6,15 +6,17 @@ requirements. Several callers may arrive at once: the first one builds, the othe
 
 import fcntl
 import hashlib
+import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
+PYTHON = str(VENV / "bin" / "python")
 LEVELS = ("run", "dev")  # dev contains run
 
 
@@ -23,10 +25,13 @@ def stamp(level: str) -> Path:
 
 
 def fingerprint(level: str) -> str:
-    """What a finished environment records: the place (scripts in it hold absolute paths) and its ingredients."""
-    digest = hashlib.sha256(sys.version.encode())
-    for source in (ROOT / "requirements" / f"{level}.txt", ROOT / "pyproject.toml"):
-        digest.update(source.read_bytes())
+    """What a finished environment records: the place (scripts in it hold absolute paths) and its ingredients.
+
+    Of pyproject.toml only what is installed: a changed lint rule is no reason to build anew.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    installed = json.dumps([sys.version, project["project"], project["build-system"]])
+    digest = hashlib.sha256(installed.encode() + (ROOT / "requirements" / f"{level}.txt").read_bytes())
     return f"{ROOT}\n{digest.hexdigest()}\n"
 
 
@@ -62,7 +67,7 @@ def build(level: str) -> None:
     pip("install", "--require-hashes", "--requirement", f"requirements/{level}.txt")
     pip("install", "--no-deps", "--no-build-isolation", "--editable", ".")
     # Written here and now: many machines forbid Python to write bytecode later (PYTHONDONTWRITEBYTECODE).
-    subprocess.run([PYTHON, "-m", "compileall", "-q", ROOT / "sidecar"], check=False)
+    subprocess.run([PYTHON, "-m", "compileall", "-q", str(ROOT / "sidecar")], check=False)
 
 
 def main(level: str) -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+
+import hypothesis
 import pytest
+
+# Deadlines are timings, and timings never gate a test; a database would be written into the checkout.
+hypothesis.settings.register_profile("sidecar", deadline=None, database=None)
+hypothesis.settings.load_profile("sidecar")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="chaos and soak tests in their long form")
+    parser.addoption("--real-agents", action="store_true", help="also the real claude, codex and gemini, where installed")
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test sees the settings of whoever runs it."""
-    for name in ("SIDECAR_PROJECT", "SIDECAR_RUN_ID", "SIDECAR_TASK_ID", "SIDECAR_WORKSPACES_DIR", "SIDECAR_WATCHER"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("SIDECAR_") and not name.startswith("SIDECAR_TEST_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
 
 

@@ -1,0 +1,1 @@
+"""What sidecar costs, as ratios to a baseline measured in the same run: machines are noisy, ratios travel."""

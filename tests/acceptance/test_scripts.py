@@ -1,0 +1,91 @@
+"""The checkout's own scripts, in a fresh copy of the checkout, as a newcomer has it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+INGREDIENTS = ("pyproject.toml", "README.md", "LICENSE", "requirements", "scripts", "sidecar", "workflows")
+
+
+def run(checkout: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [str(checkout / "scripts" / "sidecar"), *arguments]
+    return subprocess.run(command, cwd=cwd or checkout, env=environment(), capture_output=True, text=True, check=False)
+
+
+def environment() -> dict[str, str]:
+    """This interpreter first on the PATH, so that the copy is tested with the Python that runs the tests."""
+    interpreter = os.path.dirname(os.path.realpath(sys.executable))
+    return {**os.environ, "PATH": f"{interpreter}:/usr/bin:/bin"}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that was never set up."""
+    copy = tmp_path_factory.mktemp("copy") / "a checkout"  # with a space: people have those
+    copy.mkdir()
+    for name in INGREDIENTS:
+        source = CHECKOUT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy / name)
+    return copy
+
+
+def test_two_first_starts_at_once_make_one_environment_and_both_work(checkout: Path) -> None:
+    command = [str(checkout / "scripts" / "sidecar"), "--version"]
+    starts = [
+        subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    results = [(start.communicate(timeout=300), start.returncode) for start in starts]
+    assert [code for _, code in results] == [0, 0], results
+    assert all(out.startswith("sidecar ") for (out, _), _ in results)
+    assert sum("setting up" in errors for (_, errors), _ in results) == 1
+
+
+def test_the_next_start_is_silent_and_changes_nothing(checkout: Path) -> None:
+    before = (checkout / ".venv" / ".ready-run").stat().st_mtime_ns
+    result = run(checkout, "--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (checkout / ".venv" / ".ready-run").stat().st_mtime_ns == before
+
+
+def test_it_runs_from_anywhere_and_through_a_link(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / ".swissarmyhammer" / "workspaces" / "here").mkdir(parents=True)
+    (tmp_path / "sc").symlink_to(checkout / "scripts" / "sidecar")
+    result = subprocess.run([tmp_path / "sc", "stop", "here"], cwd=tmp_path, env=environment(), check=False)
+    assert result.returncode == 0
+    assert (tmp_path / ".swissarmyhammer" / "workspaces" / "here" / ".stop").exists()
+
+
+def test_the_environment_has_nothing_that_slows_every_start(checkout: Path) -> None:
+    hooks = [path.name for path in (checkout / ".venv").rglob("*.pth")]
+    assert hooks == ["_editable_impl_agent_sidecar.pth"]
+    assert "import re\n" not in (checkout / ".venv" / "bin" / "sidecar").read_text()
+
+
+def test_changed_requirements_rebuild_it_once(checkout: Path) -> None:
+    with (checkout / "requirements" / "run.txt").open("a") as file:
+        file.write("# changed\n")
+    (checkout / ".venv" / "left-over").touch()
+    assert "setting up" in run(checkout, "--version").stderr
+    assert not (checkout / ".venv" / "left-over").exists()
+    assert run(checkout, "--version").stderr == ""
+
+
+def test_without_a_suitable_python_one_line_says_so(checkout: Path, tmp_path: Path) -> None:
+    for tool in ("sh", "dirname", "readlink"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
+    shutil.rmtree(checkout / ".venv")
+    command = ["sh", str(checkout / "scripts" / "sidecar"), "--version"]
+    result = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "sidecar needs Python 3.11 or newer, and found none on PATH. Install one and try again.\n"
