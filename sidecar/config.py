@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sidecar import layout
 from sidecar.errors import ConfigError
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PREFIX = "SIDECAR_"
+_SHORTEST_SECRET = 6
+
+
+def _words(value: object) -> object:
+    """A variable holds a list as words with commas between them."""
+    return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
 
 
 class Settings(BaseModel):
@@ -26,6 +32,20 @@ class Settings(BaseModel):
     watcher: Literal["auto", "inotify", "watchdog", "polling"] = Field(
         "auto", description="How signal files are noticed at once; `auto` is inotify on Linux, watchdog elsewhere."
     )
+    default_agent: str = Field("claude", description="The agent that does what names no other.")
+    kill_after_s: float = Field(5.0, ge=0, le=3600, description="Grace between asking a process to end and killing it.")
+    containment: Literal["auto", "cgroup", "reaper", "sweep"] = Field(
+        "auto", description="What holds an agent's process tree together; `auto` is the best that works here."
+    )
+    secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
+        ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GITHUB_TOKEN", "GH_TOKEN"),
+        description="Names of environment variables whose values never appear in logs and events.",
+    )
+
+    def secret_values(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """What is to be masked. A value of a few characters would take half the log along, and is no secret."""
+        values = (environment.get(name, "") for name in self.secrets)
+        return tuple(value for value in values if len(value) >= _SHORTEST_SECRET)
 
 
 def load(root: str, environment: Mapping[str, str], **flags: object) -> Settings:
@@ -44,9 +64,11 @@ def _from_file(path: str) -> dict[str, Any]:
             content = yaml.safe_load(file)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
+    except Exception as error:  # not YAMLError alone: PyYAML raises ValueError or KeyError for `2026-99-99`, `!!bool x`
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}

@@ -4,39 +4,48 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 
 from sidecar import __version__
 from sidecar.errors import SidecarError
 
 BAD_USAGE = 2
+# What each command is for; the module of the same name in this package has it. `stop` and `abort` never come this
+# way: sidecar.__main__ sends them to stop_abort.
+COMMANDS = {
+    "stop": "let the current iteration finish, then end the run",
+    "abort": "end runs now, with every agent and command",
+    "agent": "list agents, or run one: sidecar agent run claude 'fix the build'",
+    "doctor": "what is in force here, and what it cannot do",
+}
 
 
 def main(arguments: list[str]) -> int:
     """Run one command; the result is the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
     try:
-        return _run(arguments)
+        return int(import_module(f"sidecar.cli.{options.command}").main(options.arguments, options.project))
     except SidecarError as error:
         print(f"sidecar: {error}", file=sys.stderr)
         return BAD_USAGE
 
 
-def _run(arguments: list[str]) -> int:
-    parser = _parser()
-    parser.parse_args(arguments)
-    parser.print_help()
-    return 0
-
-
 def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    told = "\n".join(f"  {name:<{width}}  {purpose}" for name, purpose in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="sidecar",
+        usage="sidecar [--project DIR] COMMAND …",
         description="Run AI coding agents unattended, and be able to stop them.",
-        epilog="`sidecar COMMAND --help` tells more about one.",
+        epilog=f"commands:\n{told}\n\n`sidecar COMMAND --help` tells more about one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sidecar {__version__}")
     parser.add_argument("--project", metavar="DIR", help="the project (default: found from the working directory)")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    # Never parsed here: sidecar.__main__ sends them to stop_abort, which knows their options.
-    commands.add_parser("stop", help="let the current iteration finish, then end the run", add_help=False)
-    commands.add_parser("abort", help="end runs now, with every agent and command", add_help=False)
+    parser.add_argument("command", choices=COMMANDS, nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

@@ -1,0 +1,1 @@
+"""Supervised processes: started, streamed, ended, and proven gone. The sentinel imports this package: keep it empty."""

@@ -1,0 +1,178 @@
+"""The owner's end of the sentinel: starts it, asks it for agents, hears of their exits, notices if it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import psutil
+
+import sidecar
+from sidecar.agents import wire
+from sidecar.model.agent import AgentFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.agents.containment import Containment
+
+_BOOT = """
+import sys
+sys.path[:0] = sys.argv[4:]
+from sidecar.agents.sentinel import main
+main(int(sys.argv[1]), *sys.argv[2:4])
+"""
+_READY_S = 20.0
+_LEAVE_S = 35.0
+
+
+class Link:
+    """One sentinel and the conversation with it."""
+
+    def __init__(self, containment: Containment) -> None:
+        self._containment = containment
+        self._end, self._other = socket.socketpair()
+        self._inbox = wire.Inbox(self._end)
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        self._listeners: dict[int, Callable[[dict[str, Any] | None], None]] = {}
+        self._next = 0
+        self._ready = anyio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+        self.session = 0
+        self.lost = False
+
+    async def open(self) -> None:
+        """Start the sentinel and hear from it."""
+        self._end.setblocking(False)
+        loop = asyncio.get_running_loop()
+        arguments = [
+            str(self._other.fileno()),
+            self._containment.name,
+            self._containment.base or "",
+            *_import_paths(self._containment.name),
+        ]
+        # A session of its own and nothing of ours in its hands: no Ctrl-C reaches it, no lock and no pipe of the
+        # owner's is kept by it. One vfork, a millisecond, once per owner.
+        self._process = subprocess.Popen(  # noqa: ASYNC220, S603
+            [sys.executable, "-I", "-S", "-c", _BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[self._other.fileno()],
+            start_new_session=True,
+            cwd="/",
+        )
+        self._other.close()
+        loop.add_reader(self._end, self._hear)
+        with anyio.move_on_after(_READY_S):
+            await self._ready.wait()
+        if not self.pid:
+            await self.close()
+            raise AgentFailed(f"the sentinel did not start ({sys.executable}, containment {self._containment.name})")
+
+    def start(
+        self, request: dict[str, Any], descriptors: list[int], hear: Callable[[dict[str, Any] | None], None]
+    ) -> int:
+        """Ask for an agent; `hear` gets every message about it, and None if the sentinel is gone. The descriptors
+        are closed here, sent or not."""
+        self._next += 1
+        number = self._next
+        if self.lost:
+            _close(descriptors)
+            raise AgentFailed("the sentinel of this process is gone: nothing can be supervised any more")
+        self._listeners[number] = hear
+        self._send(wire.packed({"ask": "start", "id": number, **request}), descriptors)
+        return number
+
+    def release(self, number: int) -> None:
+        """The agent's tree is done with: its zombie may be reaped."""
+        self._listeners.pop(number, None)
+        if not self.lost:
+            self._send(wire.packed({"ask": "release", "id": number}), [])
+
+    async def close(self) -> None:
+        """Let the sentinel go; it sweeps once more before it does."""
+        self._lose()
+        self._other.close()
+        process = self._process
+        if process is None:
+            return
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_LEAVE_S):
+            # Not awaited through a thread or a child watcher: there is one such wait in an owner's life.
+            while process.poll() is None:  # noqa: ASYNC110
+                await anyio.sleep(0.002)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def _send(self, data: bytes, descriptors: list[int]) -> None:
+        self._unsent.append((data, descriptors))
+        if len(self._unsent) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._unsent:
+            data, descriptors = self._unsent[0]
+            try:
+                sent = self._end.sendmsg([data], wire.ancillary(descriptors))
+            except (BlockingIOError, InterruptedError):
+                loop.add_writer(self._end, self._flush)
+                return
+            except OSError:
+                self._lose()
+                return
+            _close(descriptors)  # they travel with the first byte
+            if sent < len(data):
+                self._unsent[0] = (data[sent:], [])
+            else:
+                self._unsent.popleft()
+        loop.remove_writer(self._end)
+
+    def _hear(self) -> None:
+        messages = self._inbox.receive()
+        if messages is None:
+            self._lose()
+            return
+        for message in messages:
+            if message["told"] == "ready":
+                self.pid, self.session = message["pid"], message["session"]
+                self._ready.set()
+                continue
+            hear = self._listeners.get(message["id"])
+            if hear is not None:
+                hear(message)
+
+    def _lose(self) -> None:
+        """The conversation is over, by our wish or not: everybody who waits for an answer is told."""
+        if self.lost:
+            return
+        self.lost = True
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._end)
+        loop.remove_writer(self._end)
+        self._end.close()
+        for _, descriptors in self._unsent:
+            _close(descriptors)
+        self._unsent.clear()
+        self._ready.set()
+        for hear in list(self._listeners.values()):
+            hear(None)
+
+
+def _import_paths(containment: str) -> list[str]:
+    """Where the sentinel, which starts without site packages, finds us (and psutil, where it looks through that)."""
+    modules = [sidecar, psutil] if containment == "sweep" else [sidecar]
+    return [os.path.dirname(os.path.dirname(os.path.abspath(str(module.__file__)))) for module in modules]
+
+
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

@@ -1,0 +1,97 @@
+"""The same look through psutil, for systems without /proc; on Linux a setting makes us use it, so that it is tested."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+
+from sidecar.agents import marker
+from sidecar.agents.proc_table import Identity, Row, Table
+
+if TYPE_CHECKING:
+    import signal
+
+
+class PortableTable:
+    """The table of any machine that psutil knows."""
+
+    def __init__(self) -> None:
+        self._marks: dict[Identity, tuple[tuple[str, ...], int]] = {}
+
+    def look(self) -> Table:
+        """A fresh reading of every process."""
+        rows = [row for row in map(self.row, psutil.pids()) if row is not None]
+        present = {row.identity for row in rows}
+        self._marks = {known: marks for known, marks in self._marks.items() if known in present}
+        return Table(rows)
+
+    def row(self, pid: int) -> Row | None:
+        """A fresh reading of one process."""
+        try:
+            process = psutil.Process(pid)
+            with process.oneshot():
+                identity = Identity(pid, process.create_time())
+                zombie = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+                parent = process.ppid()
+            tokens, tag = ((), 0) if zombie else self._marks_of(identity, process)
+            return Row(pid, parent, _session_of(pid), identity.started, zombie, tokens, tag)
+        except (psutil.Error, OSError):
+            return None
+
+    def _marks_of(self, identity: Identity, process: psutil.Process) -> tuple[tuple[str, ...], int]:
+        marks = self._marks.get(identity)
+        if marks is None:
+            environ = self.environ(identity.pid)
+            marks = marker.tokens_in(environ), _tag_of(process)
+            if environ:  # in the midst of an exec there is none to be seen: that is not the last word
+                self._marks[identity] = marks
+        return marks
+
+    def send(self, identity: Identity, number: signal.Signals) -> bool:
+        """Signal that very process, or nobody. Without pidfds a moment is left between the check and the signal."""
+        try:
+            process = psutil.Process(identity.pid)
+            if process.create_time() != identity.started or process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            process.send_signal(number)
+        except (psutil.Error, OSError):
+            return False
+        return True
+
+    def command(self, pid: int) -> str:
+        """Its command line, for people to read."""
+        try:
+            process = psutil.Process(pid)
+            return " ".join(process.cmdline()) or process.name()
+        except (psutil.Error, OSError):
+            return ""
+
+    def environ(self, pid: int) -> bytes:
+        """Its environment as one block; empty where that cannot be read."""
+        try:
+            pairs = psutil.Process(pid).environ()
+        except (psutil.Error, OSError):
+            return b""
+        return b"\0".join(os.fsencode(f"{name}={value}") for name, value in pairs.items())
+
+    def epoch_s(self, started: float) -> float:
+        """psutil's start times are on that clock already."""
+        return started
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
+def _tag_of(process: psutil.Process) -> int:
+    if not hasattr(process, "rlimit"):  # macOS keeps other processes' limits to itself
+        return 0
+    try:
+        return max(process.rlimit(marker.TAG_LIMIT)[0], 0)
+    except (psutil.Error, OSError, ValueError):
+        return 0

@@ -1,0 +1,251 @@
+"""The sentinel: a process of its own that starts an owner's agents, adopts their orphans, and outlives the owner
+by just as long as it takes to kill them all.
+
+Standard library only (psutil where there is no /proc): it starts fast and stays small, so that forking is cheap.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sidecar.agents import cgroup, marker, wire
+from sidecar.agents.proc_table import ProcTable
+from sidecar.agents.sweep import Killing, Lineage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.agents.proc_table import ProcessTable
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_S = 30.0
+_BETWEEN_LOOKS_S = 0.005
+_DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Charge:
+    """One agent that the sentinel started."""
+
+    def __init__(self, request: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.group: str | None = request["group"]
+        self.lineage = Lineage(request["marker"], request["tag"])
+        self.exited = False
+
+
+class Sentinel:
+    """Starts on request, reports exits, and sweeps when the owner is gone."""
+
+    def __init__(self, end: socket.socket, *, adopts: bool, base: str | None, table: ProcessTable) -> None:
+        self._end = end
+        self._inbox = wire.Inbox(end)
+        self._table = table
+        self._adopts = adopts
+        self._base = base
+        self._charges: dict[int, Charge] = {}
+
+    def run(self) -> None:
+        """Serve until the owner's end of the socket closes or the owner is gone, then leave nothing behind."""
+        waker, wakes = os.pipe()
+        os.set_blocking(waker, False)
+        os.set_blocking(wakes, False)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        poll.register(waker, select.POLLIN)
+        # A forked copy of the owner would hold the socket open beyond its death; its pidfd is not fooled.
+        owner = os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else -1
+        if owner >= 0:
+            poll.register(owner, select.POLLIN)
+        self._tell({"told": "ready", "pid": os.getpid(), "session": os.getsid(0)})
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if waker in ready:
+                os.read(waker, 4096)
+                self._notice_exits()
+            if owner in ready:
+                break
+            if self._end.fileno() in ready:
+                requests = self._inbox.receive()
+                if requests is None:
+                    break
+                for request in requests:
+                    self._serve(request)
+        self._sweep()
+
+    def _serve(self, request: dict[str, Any]) -> None:
+        if request["ask"] == "release":
+            charge = self._charges.pop(request["id"], None)
+            if charge is not None:
+                charge.process.wait()
+            return
+        descriptors = self._inbox.take(3)
+        try:
+            process = self._start(request, descriptors)
+        except OSError as error:
+            self._tell({"told": "failed", "id": request["id"], "errno": error.errno, "what": error.filename})
+            return
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._charges[request["id"]] = Charge(request, process)
+        row = self._table.row(process.pid)
+        started = row.started if row else 0.0
+        self._tell({"told": "started", "id": request["id"], "pid": process.pid, "started": started})
+
+    def _start(self, request: dict[str, Any], descriptors: list[int]) -> subprocess.Popen[bytes]:
+        # The child is born with what the sentinel is at that moment: its group and its tag. That needs no code
+        # between fork and exec, so the cheap vfork is used, and no instant passes in which a child is unmarked.
+        with _tagged(request["tag"]), self._inside(request["group"]):
+            return subprocess.Popen(  # noqa: S603
+                request["argv"],
+                cwd=request["cwd"],
+                env=request["env"],
+                stdin=descriptors[0],
+                stdout=descriptors[1],
+                stderr=descriptors[2],
+                start_new_session=True,
+            )
+
+    @contextmanager
+    def _inside(self, group: str | None) -> Iterator[None]:
+        if group is None or self._base is None:
+            yield
+            return
+        cgroup.enter(group)
+        try:
+            yield
+        finally:
+            cgroup.enter(self._base)
+
+    def _notice_exits(self) -> None:
+        exits = []
+        for number, charge in self._charges.items():
+            if not charge.exited:
+                status = _exit_status(charge.process)
+                if status is not None:
+                    charge.exited = True
+                    exits.append((number, status))
+        # Read after the exits: whom a dead agent left behind has been adopted before the agent could be waited for.
+        orphans = self._reap_orphans()
+        for number, status in exits:
+            self._tell({"told": "exited", "id": number, "status": status, "orphans": orphans})
+
+    def _reap_orphans(self) -> bool:
+        """Reap the dead among the adopted; whether living ones are left (yes, where nobody can tell)."""
+        if not self._adopts:
+            return True
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+                children = {int(pid) for pid in file.read().split()}
+        except OSError:
+            return True
+        children -= {charge.process.pid for charge in self._charges.values()}
+        left = False
+        for pid in children:
+            try:
+                left = os.waitpid(pid, os.WNOHANG)[0] == 0 or left
+            except ChildProcessError:
+                continue
+        return left
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._end.sendall(wire.packed(message))
+        except OSError:  # the owner is gone; the loop finds out and sweeps
+            return
+
+    def _sweep(self) -> None:
+        """Kill every tree, and look again until nothing is left."""
+        self._end.close()
+        groups = [charge.group for charge in self._charges.values() if charge.group]
+        lineages = [charge.lineage for charge in self._charges.values()]
+        lineages.append(Lineage("", 0, ancestor=os.getpid()))
+        for lineage in lineages:
+            lineage.strangers = frozenset({os.getpid()})
+            lineage.outside = frozenset({os.getsid(0)})
+        killing = Killing(self._table.send)
+        deadline = time.monotonic() + _SWEEP_S
+        while time.monotonic() < deadline:
+            for group in groups:
+                cgroup.kill(group)
+            table = self._table.look()
+            living = {row.identity for lineage in lineages for row in lineage.members(table)}
+            if not living and not any(map(cgroup.is_populated, groups)):
+                break
+            if killing.round(living):
+                self._notice_exits()
+                time.sleep(_BETWEEN_LOOKS_S)
+        for group in groups:
+            cgroup.remove(group)
+
+
+@contextmanager
+def _tagged(tag: int) -> Iterator[None]:
+    if sys.platform != "linux":
+        yield
+        return
+    soft, hard = resource.getrlimit(marker.TAG_LIMIT)
+    if hard not in (resource.RLIM_INFINITY, -1) and hard < tag:  # somebody uses this limit after all
+        yield
+        return
+    resource.setrlimit(marker.TAG_LIMIT, (tag, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(marker.TAG_LIMIT, (soft, hard))
+
+
+def _exit_status(process: subprocess.Popen[bytes]) -> int | None:
+    """How the process ended, or None while it lives.
+
+    The zombie is left in place until the owner is done with the tree: as long as it is there, its pid, which is
+    also its session's id, cannot be given to a stranger.
+    """
+    if not hasattr(os, "waitid"):
+        return process.poll()
+    try:
+        result = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return process.poll()
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def become_subreaper() -> None:
+    """Orphans of our descendants become our children instead of init's."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def main(descriptor: int, containment: str, base: str) -> None:
+    """Entry point: `descriptor` is our end of the owner's socket pair."""
+    # Handlers, not SIG_IGN: what is ignored stays ignored in the agents after exec, what is handled does not.
+    for number in (*_DEAF_TO, signal.SIGCHLD):
+        signal.signal(number, lambda _number, _frame: None)
+    adopts = containment != "sweep"
+    if adopts:
+        become_subreaper()
+    os.chdir("/")
+    end = socket.socket(fileno=descriptor)
+    end.set_inheritable(False)
+    Sentinel(end, adopts=adopts, base=base or None, table=_table(portable=not adopts)).run()
+
+
+def _table(*, portable: bool) -> ProcessTable:
+    if not portable:
+        return ProcTable()
+    from sidecar.agents.portable_table import PortableTable  # noqa: PLC0415 - psutil only where it is needed
+
+    return PortableTable()

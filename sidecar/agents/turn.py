@@ -1,0 +1,169 @@
+"""One turn of an agent: a prompt goes in, what it says is understood as it comes, limits are kept."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from sidecar.agents import evidence, records
+from sidecar.agents.adapters import ADAPTERS
+from sidecar.agents.adapters.events import Event, Summary
+from sidecar.agents.launch import Launch
+from sidecar.agents.limits import LimitWatch, Reached
+from sidecar.agents.stream import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sidecar.agents.adapters.adapter import McpConfiguration
+    from sidecar.agents.process import Agent, Supervisor
+    from sidecar.model.agent import AgentEnded, EndReason
+    from sidecar.model.agent_definition import Assignment
+
+_LOOKS_PER_LIMIT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The agent runs."""
+
+    agent_id: str
+    pid: int
+    command: str
+
+
+Told = Started | Output | Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where a turn takes place, and for whom."""
+
+    cwd: str
+    environment: Mapping[str, str]
+    run_id: str
+    log_path: str
+    task_id: str | None = None
+    secrets: Sequence[str] = ()
+    kill_after_s: float
+    mcp: McpConfiguration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a turn ended: the process's side of it, the agent's own words, and the limit if one was reached."""
+
+    ended: AgentEnded
+    summary: Summary
+    limit: Reached | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong in an agent that ended by itself; None where all is well.
+
+        Only asked of one that nobody ended: what an ended agent exits with says nothing (claude: 0 after SIGINT).
+        """
+        if self.summary.error:
+            return self.summary.error
+        code = self.ended.exit_code
+        if code == 0:
+            return None
+        return f"it ended with exit code {code}" if code is not None and code > 0 else f"it was ended by signal {code}"
+
+
+@dataclass
+class Turn:
+    """A turn that can be ended from outside while it is taken."""
+
+    assignment: Assignment
+    setting: Setting
+    tell: Callable[[Told], None]
+    limit: Reached | None = None
+    _agent: Agent | None = None
+    _asked: tuple[EndReason, float | None] | None = None
+    _clock: Callable[[], float] = field(default=time.monotonic)
+
+    def end(self, reason: EndReason, kill_after_s: float | None = None) -> None:
+        """Ask for the end; before the start it prevents the turn from outliving it."""
+        self._asked = (reason, kill_after_s)
+        if self._agent is not None:
+            self._agent.request_end(reason, kill_after_s)
+
+    async def take(self, supervisor: Supervisor) -> Outcome:
+        """Take it. AgentFailed: it could not even begin."""
+        adapter = ADAPTERS[self.assignment.definition.adapter]
+        parser = adapter.parser(time.time)
+        watch = LimitWatch(self.assignment.definition.limits, self._clock)
+        self._agent = agent = await supervisor.start(self._launch())
+        if self._asked is not None:
+            agent.request_end(*self._asked)
+        try:
+            records.note(self.setting.log_path, agent.record)
+            self.tell(Started(agent.agent_id, agent.pid, agent.command))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_limits, agent, watch)
+                async for output in agent.subscribe():
+                    watch.output(sum(map(len, output.lines)) + 1)
+                    self.tell(output)
+                    for line in output.lines:
+                        for event in parser.feed(line, output.stream):
+                            watch.hear(event, time.time())
+                            self.tell(event)
+                    self._keep(watch)  # a budget that is spent is not spent on until somebody looks at the clock
+                ended = await agent.wait()
+                tasks.cancel_scope.cancel()
+        except BaseException:
+            await agent.end("abort")
+            raise
+        finally:
+            records.forget(self.setting.log_path)
+        return Outcome(ended, parser.summary(), self.limit)
+
+    def _launch(self) -> Launch:
+        setting = self.setting
+        invocation = ADAPTERS[self.assignment.definition.adapter].invocation(
+            self.assignment, cwd=setting.cwd, environment=setting.environment, mcp=setting.mcp
+        )
+        return Launch(
+            argv=invocation.argv,
+            cwd=setting.cwd,
+            starter_env=setting.environment,
+            env=invocation.environment,
+            stdin=invocation.stdin,
+            log_path=setting.log_path,
+            run_id=setting.run_id,
+            task_id=setting.task_id,
+            secrets=setting.secrets,
+            kill_after_s=setting.kill_after_s,
+        )
+
+    async def _keep_limits(self, agent: Agent, watch: LimitWatch) -> None:
+        """Look often enough to tell busy from stalled, and not at all where nothing is limited."""
+        limits = self.assignment.definition.limits
+        if limits.idle_timeout_s is not None:
+            watch.files(await anyio.to_thread.run_sync(evidence.files_token, self.setting.cwd))
+        while not self._keep(watch):
+            await anyio.sleep(self._pause_s(watch))
+            if limits.idle_timeout_s is not None:
+                watch.cpu(evidence.cpu_s([row.pid for row in await agent.tree.living()]))
+                watch.files(await anyio.to_thread.run_sync(evidence.files_token, self.setting.cwd))
+
+    def _keep(self, watch: LimitWatch) -> bool:
+        """End the agent if a limit is reached; whether one was."""
+        if self.limit is None and (reached := watch.reached()) is not None:
+            self.limit = reached
+            self.end(reached.reason)
+        return self.limit is not None
+
+    def _pause_s(self, watch: LimitWatch) -> float:
+        limits = self.assignment.definition.limits
+        pauses = [float("inf")]
+        if (until_s := watch.next_look_s()) is not None:
+            pauses.append(until_s)
+        if limits.idle_timeout_s is not None:
+            pauses.append(limits.idle_timeout_s / _LOOKS_PER_LIMIT)
+        return max(0.005, min(pauses))

@@ -1,0 +1,119 @@
+"""Agents by name: `.swissarmyhammer/agents/<name>.yaml` of the project or the person, else the built-in ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from sidecar.catalog import lookup, yaml_format
+from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.model.agent_definition import ADAPTER_NAMES, PROMPT, AgentDefinition, Limits
+from sidecar.model.parameters import Parameter, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+    from sidecar.catalog.lookup import Place, Source
+    from sidecar.catalog.yaml_format import Document
+
+_DIRECTORY = "agents"
+_COMMAND = Parameter(name="command", description="The argv to run.", type="array", required=False)
+
+BUILTIN: Mapping[str, AgentDefinition] = {
+    "claude": AgentDefinition(adapter="claude", description="Claude Code, headless."),
+    "codex": AgentDefinition(adapter="codex", description="Codex, headless."),
+    "gemini": AgentDefinition(adapter="gemini", description="Gemini CLI, headless."),
+    "command": AgentDefinition(
+        adapter="command",
+        description="Any command; the prompt comes on its standard input.",
+        parameters=(PROMPT, _COMMAND),
+        command="{{ command }}",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A definition with its name and where it came from."""
+
+    name: str
+    source: Source
+    path: str | None
+    definition: AgentDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Every agent there is, and what is wrong with the files that define none."""
+
+    agents: tuple[Agent, ...]
+    problems: tuple[str, ...]
+
+
+def find(root: str, name: str) -> Agent:
+    """The agent of that name. A broken file is an error, never a reason to take the next one of that name."""
+    known = lookup.places(root, _DIRECTORY, BUILTIN)
+    if name not in known:
+        raise lookup.not_found("agent", name, known)
+    return _agent(known[name])
+
+
+def listing(root: str) -> Listing:
+    """All agents of a project, by name. A broken file hides no other."""
+    agents: list[Agent] = []
+    problems: list[str] = []
+    for place in lookup.places(root, _DIRECTORY, BUILTIN).values():
+        try:
+            agents.append(_agent(place))
+        except DefinitionError as error:
+            problems.extend(error.problems)
+    return Listing(tuple(agents), tuple(problems))
+
+
+def parse(document: Document) -> AgentDefinition:
+    """The definition in a file; DefinitionError has every problem, in the order of the file."""
+    if not isinstance(document.value, dict):
+        raise DefinitionError([document.problem((), "an agent definition is a mapping, `name: value` on each line")])
+    try:
+        return AgentDefinition.model_validate(document.value)
+    except ValidationError as error:
+        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
+        raise DefinitionError([document.problem(detail["loc"], _message(detail)) for detail in details]) from None
+
+
+def _agent(place: Place) -> Agent:
+    definition = BUILTIN[place.name] if place.path is None else parse(yaml_format.load(place.path))
+    return Agent(place.name, place.source, place.path, definition)
+
+
+def _message(detail: ErrorDetails) -> str:
+    location = [str(part) for part in detail["loc"] if part != "[key]"]
+    name = ".".join(location)
+    match detail["type"]:
+        case "extra_forbidden":
+            return unknown(location[-1], _known_keys(location[:-1]), "key")
+        case "missing":
+            return f"{name} is missing" + (f": one of {', '.join(ADAPTER_NAMES)}" if name == "adapter" else "")
+        case "literal_error":
+            near = get_close_matches(str(detail["input"]), ADAPTER_NAMES, 1) if name == "adapter" else []
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            return f"{name}: {detail['input']!r} is not {detail['ctx']['expected']}{hint}"
+        case "string_type":
+            return f"{name} has to be text; put it in quotes"
+        case "value_error":
+            return f"{name}: {detail['ctx']['error']}"
+        case _:
+            return f"{name}: {detail['msg']}"
+
+
+def _known_keys(location: Iterable[str]) -> list[str]:
+    """The keys that a mapping at a location may have."""
+    models: dict[str, type[BaseModel]] = {"limits": Limits, "parameters": Parameter}
+    model = next((models[part] for part in location if part in models), AgentDefinition)
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -1,0 +1,60 @@
+"""Durations as people write them: a number is milliseconds, `30s`, `1.5h` and `1h30m` say their unit."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_LONGEST_TEXT = 64
+_LONGEST_S = 100 * 365 * 86400.0  # far above any limit that means something, far below what a clock can add
+
+
+def seconds(value: object) -> float:
+    """A duration in seconds. ValueError says what was wrong and what would be right.
+
+    A number in quotes means what it means without them, because variables and flags only have text.
+    """
+    if isinstance(value, str):
+        result = _from_text(value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        result = _from_milliseconds(value)
+    else:
+        raise ValueError(_expected(value))
+    if math.isnan(result) or not 0 <= result <= _LONGEST_S:
+        raise ValueError(_expected(value))
+    return result
+
+
+def _from_milliseconds(value: float) -> float:
+    try:
+        return value / 1000
+    except OverflowError:  # an integer that no float can hold
+        return math.inf
+
+
+def _from_text(value: str) -> float:
+    text = value.strip().lower()
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError(_expected(value))
+    if _NUMBER.fullmatch(text):
+        return float(text) / 1000
+    total, position, units_left = 0.0, 0, list(_UNITS_S)
+    for part in _PART.finditer(text):
+        amount, unit = part.groups()
+        # Units only get smaller: `30m1h` is more likely a slip than a duration.
+        if text[position : part.start()].strip() or unit not in units_left:
+            raise ValueError(_expected(value))
+        total += float(amount) * _UNITS_S[unit]
+        position, units_left = part.end(), units_left[: units_left.index(unit)]
+    if not position or text[position:].strip():
+        raise ValueError(_expected(value))
+    return total
+
+
+def _expected(value: object) -> str:
+    shown = repr(value)
+    shown = shown if len(shown) <= _LONGEST_TEXT else shown[:_LONGEST_TEXT] + "…"
+    return f"{shown} is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)"

@@ -1,0 +1,122 @@
+"""Parameters: what a definition asks of its caller, and the check of what the caller gave."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from sidecar.errors import SidecarError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class InputError(SidecarError):
+    """What a caller gave is not what the definition asks for."""
+
+
+Type = Literal["string", "number", "integer", "boolean", "array", "object"]
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+class Declaration(BaseModel):
+    """What is asked for, without its name: workflows have the name as the key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    type: Type = Field(default="string", description="What a value has to be.")
+    description: str = Field(default="", description="What it is for.")
+    required: bool | None = Field(default=None, description="Without this word: required where there is no default.")
+    default: JsonValue = Field(default=None, description="The value where the caller gives none.")
+    choices: Annotated[tuple[JsonValue, ...], Strict(False), Field(min_length=1)] | None = Field(
+        default=None, description="The only values that it can have."
+    )
+
+    @field_validator("choices")
+    @classmethod
+    def _choices_fit(cls, value: tuple[JsonValue, ...] | None, info: ValidationInfo) -> tuple[JsonValue, ...] | None:
+        for choice in value or ():
+            if "type" in info.data and not is_of_type(choice, info.data["type"]):
+                raise ValueError(f"{choice!r} is not of type {info.data['type']}; a text may need quotes")
+        return value
+
+    @model_validator(mode="after")
+    def _default_fits(self) -> Self:
+        problem = None if self.default is None else misfit(self.default, self)
+        if problem:
+            raise ValueError(f"the default {problem}")
+        return self
+
+    @property
+    def is_required(self) -> bool:
+        """What the definition says; where it is silent, a parameter without a default is required."""
+        return self.default is None if self.required is None else self.required
+
+
+class Parameter(Declaration):
+    """One parameter, as a definition declares it."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="Its name, as templates use it.")
+
+
+def misfit(value: object, declaration: Declaration) -> str | None:
+    """What is wrong with a value; None where it fits."""
+    if not is_of_type(value, declaration.type):
+        return f"has to be of type {declaration.type}"
+    if declaration.choices is not None and value not in declaration.choices:
+        return f"has to be one of {', '.join(map(str, declaration.choices))}"
+    return None
+
+
+def is_of_type(value: object, name: str) -> bool:
+    """Whether a value is of one of our types. Python takes a bool for a number; we do not."""
+    if isinstance(value, bool):
+        return name == "boolean"
+    return isinstance(value, _PYTHON_TYPES[name])
+
+
+def bind(parameters: Sequence[Parameter], given: Mapping[str, object], subject: str) -> dict[str, Any]:
+    """Every declared parameter with its value; one error that names everything wrong with what was given."""
+    declared = {parameter.name: parameter for parameter in parameters}
+    problems = [unknown(name, declared, "parameter") for name in given if name not in declared]
+    values: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.name not in given:
+            if parameter.is_required and parameter.default is None:
+                problems.append(f"parameter {parameter.name!r} is required")
+            values[parameter.name] = parameter.default
+            continue
+        values[parameter.name] = given[parameter.name]
+        problem = misfit(given[parameter.name], parameter)
+        if problem:
+            problems.append(f"parameter {parameter.name!r} {problem}")
+    if problems:
+        raise InputError(f"{subject}: {'; '.join(problems)}")
+    return values
+
+
+def unknown(name: str, known: Iterable[str], noun: str) -> str:
+    """What to say of a name that is none of those known: the nearest of them, or all."""
+    names = sorted(known)
+    near = get_close_matches(name, names, 1)
+    if near:
+        return f"unknown {noun} {name!r}; did you mean {near[0]!r}?"
+    return f"unknown {noun} {name!r}; there is: {', '.join(names)}" if names else f"unknown {noun} {name!r}"

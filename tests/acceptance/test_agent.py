@@ -1,0 +1,413 @@
+"""`sidecar agent`, as a user has it: real processes, real signal files, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+DEAF = "trap '' TERM INT HUP; setsid sh -c \"trap '' TERM; touch born; while :; do sleep 50; done\" & wait; sleep 100"
+
+
+class Project:
+    """A project whose agents, and everything that they start, carry a tag of their own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state = root / ".swissarmyhammer"
+        (self.state / "workspaces" / "ws").mkdir(parents=True)
+        self.tag = uuid.uuid4().hex
+        self.environment = {**os.environ, "TEST_TAG": self.tag, "SIDECAR_KILL_AFTER_S": "0.5"}
+
+    def start(self, script: str, *options: str, prompt: str = "go") -> subprocess.Popen[str]:
+        command = f"command={json.dumps(['sh', '-c', script])}"
+        return subprocess.Popen(
+            [SIDECAR, "agent", "run", "command", "-p", command, *options, prompt],
+            cwd=self.root,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [SIDECAR, *arguments]
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def script(self, script: str, *options: str, prompt: str = "go") -> tuple[int, str, str]:
+        return finished(self.start(script, *options, prompt=prompt))
+
+    def wait_for(self, name: str) -> None:
+        until((self.root / name).exists)
+
+    def tagged(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self.tag in environ(process).get("TEST_TAG", "")]
+
+    def define(self, name: str, **definition: object) -> None:
+        (self.state / "agents").mkdir(exist_ok=True)
+        (self.state / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(definition))
+
+    def logs(self) -> str:
+        return "".join(path.read_text() for path in self.state.glob("runs/*/agents/*.log"))
+
+
+def environ(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+def until(condition: Callable[[], object], within_s: float = 30) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path)
+    yield project
+    left = project.tagged()
+    for process in left:
+        process.kill()
+    assert left == [], "processes were left behind"
+
+
+# --- what goes in and what comes out
+
+
+def test_the_prompt_goes_in_by_stdin_and_the_answer_comes_out(project: Project) -> None:
+    assert project.script("tr a-z A-Z", prompt="hello\nyou") == (0, "HELLO\nYOU\n", "")
+
+
+def test_what_the_agent_says_to_stderr_stays_on_stderr(project: Project) -> None:
+    assert project.script("echo answer; echo aside >&2") == (0, "answer\n", "aside\n")
+
+
+def test_a_failing_agent_is_exit_2_with_its_code(project: Project) -> None:
+    assert project.script("exit 3") == (2, "", "sidecar: failed: it ended with exit code 3\n")
+
+
+def test_json_is_one_object_with_everything(project: Project) -> None:
+    code, out, err = project.script("echo '{\"a\": 1}'", "--json")
+    run = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (run["status"], run["exit_code"], run["ended"], run["survivors"]) == ("completed", 0, "exited", 0)
+    assert (run["text"], run["structured"]) == ('{"a": 1}', {"a": 1})
+
+
+def test_quiet_prints_the_final_answer_only(project: Project) -> None:
+    assert project.script("echo one; echo two; echo noise >&2", "-q") == (0, "one\ntwo\n", "")
+
+
+def test_an_agent_of_ones_own_is_a_yaml_file(project: Project) -> None:
+    project.define(
+        "greeter",
+        description="Greets.",
+        adapter="command",
+        command=["sh", "-c", 'printf "%s|%s\\n" "$1" "$GREETING"', "sh"],
+        prompt_via="argument",
+        env={"GREETING": "hi"},
+        prompt="Say {{ word }} to {{ who }}",
+        parameters=[
+            {"name": "word"},
+            {"name": "who", "required": True},
+            {"name": "loud", "type": "boolean", "default": False},
+        ],
+    )
+    assert project.run("agent", "run", "greeter", "hello", "-p", "loud=true", "you").stdout == "Say hello to you|hi\n"
+    assert project.run("agent", "greeter", "-p", "who=me", "bye").stdout == "Say bye to me|hi\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["agent", "run", "nobody", "x"], "no such agent: nobody; there is: "),
+        (["agent", "run", "claude"], "'prompt' is required"),
+        (["agent", "run", "claude", "one", "two"], "put the text in quotes"),
+        (["agent", "run", "claude", "x", "-p", "promt=y"], "did you mean 'prompt'?"),
+        (["agent", "run", "command", "-p", "command=[sh", "x"], "command is of type array, as JSON"),
+        (["agent", "run", "command", "-p", "command", "x"], "-p takes KEY=VALUE"),
+        (
+            ["agent", "run", "command", "-p", 'command=["no-such-program"]', "x"],
+            "cannot find the program 'no-such-program'",
+        ),
+        (
+            ["agent", "run", "command", "--workspace", "none", "-p", 'command=["true"]', "x"],
+            "Workspace not found: none",
+        ),
+    ],
+)
+def test_bad_input_gets_one_line_that_says_what_would_be_right(
+    project: Project, arguments: list[str], said: str
+) -> None:
+    result = project.run(*arguments)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_tool_that_is_not_installed_says_how_to_point_to_it(project: Project) -> None:
+    project.environment["PATH"] = "/usr/bin:/bin"
+    result = project.run("agent", "run", "gemini", "hello")
+    assert result.returncode == 2
+    assert "SIDECAR_GEMINI=/path/to/gemini" in result.stderr
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml"])
+def test_the_list_shows_built_in_and_own_agents(project: Project, form: str) -> None:
+    project.define(
+        "reviewer", adapter="claude", description="Reviews.", prompt="Review {{ what }}", parameters=[{"name": "what"}]
+    )
+    out = project.run("agent", "list", "--format", form).stdout
+    if form == "table":
+        assert [line.split()[:2] for line in out.splitlines()] == [
+            ["claude", "builtin"],
+            ["codex", "builtin"],
+            ["command", "builtin"],
+            ["gemini", "builtin"],
+            ["reviewer", "project"],
+        ]
+        return
+    agents = {agent["name"]: agent for agent in (json.loads if form == "json" else yaml.safe_load)(out)["agents"]}
+    assert agents["reviewer"]["parameters"] == [{"name": "what", "type": "string", "required": True}]
+    assert agents["command"]["source"] == "builtin"
+
+
+def test_a_broken_definition_is_reported_with_its_place_and_hides_no_other(project: Project) -> None:
+    project.define("broken", adapter="claude", promt="x")
+    result = project.run("agent", "list")
+    assert result.returncode == 2
+    assert "broken.yaml:2: " in result.stderr
+    assert "claude" in result.stdout
+
+
+# --- signals
+
+
+def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: Project) -> None:
+    agent = project.start(DEAF)
+    project.wait_for("born")
+    written = project.run("abort", "enough is enough", "--wait")
+    assert written.returncode == 0
+    assert "survivors: 0" in written.stdout
+    assert finished(agent) == (2, "", "sidecar: aborted: enough is enough\n")
+    receipt = json.loads((project.state / ".abort.receipt.json").read_text())
+    assert (receipt["state"], receipt["survivors"], receipt["removed"]) == ("applied", 0, True)
+    assert len(receipt["processes"]) >= 3
+    assert {process["rung"] for process in receipt["processes"]} >= {"kill"}
+    assert project.tagged() == []
+
+
+@pytest.mark.parametrize("where", ["project", "workspace", "run"])
+def test_an_abort_file_works_in_each_place(project: Project, where: str) -> None:
+    agent = project.start("touch born; sleep 100", "--workspace", "ws")
+    until((project.state / "workspaces" / "ws" / "born").exists)
+    place = {
+        "project": project.state,
+        "workspace": project.state / "workspaces" / "ws",
+        "run": next((project.state / "runs").iterdir()),
+    }[where]
+    (place / ".abort").touch()
+    assert finished(agent) == (2, "", "sidecar: aborted: Unknown abort reason\n")
+    assert not (place / ".abort").exists()
+
+
+def test_a_stop_never_interrupts_an_agent_and_is_consumed_at_its_end(project: Project) -> None:
+    agent = project.start("touch born; until [ -e go ]; do sleep 0.01; done; echo done")
+    project.wait_for("born")
+    assert project.run("stop", "--all").returncode == 0
+    (project.root / "go").touch()
+    assert finished(agent)[:2] == (0, "done\n")
+    assert not (project.state / ".stop").exists()
+    assert json.loads((project.state / ".stop.receipt.json").read_text())["state"] == "applied"
+
+
+def test_a_stop_that_is_there_already_prevents_the_run_and_says_so(project: Project) -> None:
+    project.run("stop", "ws", "--reason", "not today")
+    code, out, err = project.script("touch born", "--workspace", "ws")
+    assert (code, out) == (0, "")
+    assert "not today" in err
+    assert not (project.root / "born").exists()
+    assert not (project.state / "workspaces" / "ws" / ".stop").exists()
+    assert project.script("echo born", "--workspace", "ws")[:2] == (0, "born\n")
+
+
+def test_a_leftover_abort_is_cleared_with_a_warning_and_does_not_end_the_next_run(project: Project) -> None:
+    project.run("abort", "yesterday's news")
+    code, out, err = project.script("echo born")
+    assert (code, out) == (0, "born\n")
+    assert "yesterday's news" in err
+    assert not (project.state / ".abort").exists()
+
+
+# --- the terminal and the system
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_interrupt_ends_the_tree_by_the_ladder(project: Project, number: signal.Signals, code: int) -> None:
+    agent = project.start("trap 'echo bye; exit 0' TERM; touch born; while :; do sleep 0.01; done")
+    project.wait_for("born")
+    agent.send_signal(number)
+    assert finished(agent)[:2] == (code, "bye\n")
+
+
+def test_a_second_interrupt_kills_at_once(project: Project) -> None:
+    project.environment["SIDECAR_KILL_AFTER_S"] = "600"
+    agent = project.start("trap 'touch asked' TERM; touch born; while :; do sleep 0.01; done")
+    project.wait_for("born")
+    agent.send_signal(signal.SIGINT)
+    project.wait_for("asked")
+    agent.send_signal(signal.SIGINT)
+    assert finished(agent)[0] == 130
+
+
+def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_the_ladder(project: Project) -> None:
+    """The agent has a session of its own: the terminal's SIGINT does not hit it, sidecar's SIGTERM does."""
+    script = "trap 'echo INT' INT; trap 'echo TERM; exit' TERM; touch born; while :; do sleep 0.01; done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(project.root)
+        command = f"command={json.dumps(['sh', '-c', script])}"
+        os.execve(SIDECAR, ["sidecar", "agent", "run", "command", "-p", command, "go"], project.environment)
+    project.wait_for("born")
+    os.write(terminal, b"\x03")
+    shown = b""
+    try:
+        while data := os.read(terminal, 4096):
+            shown += data
+    except OSError:  # Linux says EIO when the other side has closed
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert b"TERM" in shown
+    assert b"INT\r\n" not in shown
+
+
+def test_kill_9_of_the_owner_leaves_nothing(project: Project) -> None:
+    agent = project.start(DEAF)
+    project.wait_for("born")
+    agent.kill()
+    finished(agent)
+    until(lambda: project.tagged() == [])
+
+
+def test_what_a_dead_owner_and_its_sentinel_left_is_reaped_by_the_next_run(project: Project) -> None:
+    agent = project.start("touch born; sleep 100")
+    project.wait_for("born")
+    owner = psutil.Process(agent.pid)
+    sentinel = next(child for child in owner.children() if "sentinel" in " ".join(child.cmdline()))
+    # Stopped first: otherwise whichever dies first lets the other one do its work.
+    sentinel.suspend()
+    owner.suspend()
+    sentinel.kill()
+    owner.kill()
+    finished(agent)
+    until(lambda: not sentinel.is_running() or sentinel.status() == psutil.STATUS_ZOMBIE)
+    assert any(process.name() == "sleep" for process in project.tagged())
+    code, out, err = project.script("echo next")
+    assert (code, out) == (0, "next\n")
+    assert "left by a run whose owner died" in err
+    assert project.tagged() == []
+
+
+# --- limits
+
+
+def test_a_timeout_ends_the_agent_with_exit_3(project: Project) -> None:
+    project.define("slow", adapter="command", command=["sleep", "100"], limits={"timeout": "300ms"})
+    result = project.run("agent", "run", "slow", "go", "--json")
+    run = json.loads(result.stdout)
+    assert result.returncode == 3
+    assert (run["status"], run["ended"]) == ("failed", "timeout")
+    assert "timeout" in run["reason"]
+
+
+def test_a_silent_idle_agent_is_ended_as_stalled(project: Project) -> None:
+    project.define("idle", adapter="command", command=["sleep", "100"], limits={"idle_timeout": "500ms"})
+    result = project.run("agent", "run", "idle", "go", "--json")
+    assert result.returncode == 3
+    assert json.loads(result.stdout)["ended"] == "stall"
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        "while [ ! -e over ]; do :; done",  # CPU time
+        "while [ ! -e over ]; do echo .; sleep 0.05; done",  # output
+    ],
+    ids=["cpu", "output"],
+)
+def test_a_busy_agent_is_never_ended_as_stalled(project: Project, busy: str) -> None:
+    """It works for many times its idle timeout, then is told to finish: had it been ended, the code would be 3."""
+    limits = {"idle_timeout": "600ms"}
+    script = f"touch born; ({busy}); echo done"
+    project.define("busy", adapter="command", command=["sh", "-c", script], limits=limits)
+    command = [SIDECAR, "agent", "run", "busy", "go"]
+    agent = subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE, text=True)
+    project.wait_for("born")
+    began = time.monotonic()
+    until(lambda: time.monotonic() - began > 3)
+    (project.root / "over").touch()
+    assert agent.communicate(timeout=30)[0].endswith("done\n")
+    assert agent.returncode == 0
+
+
+def test_an_agent_whose_files_change_is_not_stalled(project: Project) -> None:
+    """Somebody works there for it: it uses no CPU and says nothing itself."""
+    os.mkfifo(project.root / "over")
+    script = "touch born; cat over; echo done"
+    project.define("waiting", adapter="command", command=["sh", "-c", script], limits={"idle_timeout": "600ms"})
+    command = [SIDECAR, "agent", "run", "waiting", "go"]
+    agent = subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE, text=True)
+    project.wait_for("born")
+    began = time.monotonic()
+
+    def has_worked_long_enough() -> bool:
+        (project.root / "work").write_text(str(time.monotonic()))
+        return time.monotonic() - began > 3
+
+    until(has_worked_long_enough)
+    # Without a reader there, it was ended.
+    os.close(os.open(project.root / "over", os.O_WRONLY | os.O_NONBLOCK))
+    assert agent.communicate(timeout=30)[0] == "done\n"
+    assert agent.returncode == 0
+
+
+# --- secrets
+
+
+def test_a_secret_appears_neither_in_the_log_nor_in_the_output(project: Project) -> None:
+    project.environment["ANTHROPIC_API_KEY"] = "sk-very-secret"
+    project.environment["OTHER_KEY"] = "also-secret"
+    (project.state / "config.yaml").write_text("secrets: [ANTHROPIC_API_KEY, OTHER_KEY]\n")
+    code, out, err = project.script("echo $ANTHROPIC_API_KEY; echo $OTHER_KEY >&2; echo plain", "--json")
+    assert code == 0
+    assert "plain" in out
+    assert "plain" in project.logs()
+    assert "secret" not in out + err + project.logs()

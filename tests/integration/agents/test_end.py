@@ -1,0 +1,276 @@
+"""How supervised commands end: whole, once, whoever asks and whenever."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+
+from sidecar.agents import cgroup
+from sidecar.agents.containment import Containment
+from sidecar.agents.launch import Interruptible
+from sidecar.agents.process import Agent, Launch, Supervisor
+from sidecar.model.agent import AgentEnded, AgentFailed
+
+pytestmark = pytest.mark.anyio
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+
+
+def shell(script: str, **more: object) -> Launch:
+    return Launch(argv=["sh", "-c", script], cwd="/", **more)  # type: ignore[arg-type]
+
+
+async def lines_of(agent: Agent) -> list[tuple[str, str]]:
+    return [(output.stream, line) async for output in agent.subscribe() for line in output.lines]
+
+
+async def first_line(agent: Agent) -> str:
+    with anyio.fail_after(20):
+        async for output in agent.subscribe():
+            return output.lines[0]
+    raise AssertionError("no output")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Some things nobody reports: look again, under a deadline."""
+    with anyio.fail_after(20):
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.005)
+
+
+def is_alive(pid: int) -> bool:
+    """Dead and not yet reaped by init counts as dead."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_grandchild_that_holds_the_pipe_is_ended_with_the_agent(containment: Containment) -> None:
+    async with Supervisor("/", containment=containment) as supervisor:
+        with anyio.fail_after(20):
+            ended = await supervisor.run(shell("setsid sleep 1000 & echo done; exit 4"))
+    assert (ended.reason, ended.exit_code, ended.tail, ended.survivors) == ("exited", 4, "done\n", 0)
+    assert [process.rung for process in ended.processes] == ["exited", "term"]
+
+
+async def test_whoever_holds_the_pipe_from_outside_does_not_hold_up_the_end(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """A descriptor handed to a stranger keeps the pipe open although the tree is empty."""
+    agent = await supervisor.start(shell("echo said; read x", keep_stdin_open=True))
+    assert await first_line(agent) == "said"
+    held = os.open(f"/proc/{agent.pid}/fd/1", os.O_WRONLY)
+    try:
+        agent.write_stdin(b"\n")
+        with anyio.fail_after(20):
+            assert (await agent.wait()).tail == "said\n"
+    finally:
+        os.close(held)
+
+
+async def test_the_pid_of_an_agent_is_not_given_away_while_its_tree_lives(containment: Containment) -> None:
+    if not hasattr(os, "waitid"):
+        pytest.skip("this system reaps at once")
+    async with Supervisor("/", containment=containment) as supervisor:
+        script = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 1000; done' & read go; exit 0"
+        agent = await supervisor.start(shell(script, keep_stdin_open=True, kill_after_s=10))
+        assert await first_line(agent) == "up"
+        agent.write_stdin(b"go\n")
+        await until(lambda: psutil.Process(agent.pid).status() == psutil.STATUS_ZOMBIE)
+        assert supervisor.agents
+        ended = await agent.end("abort", kill_after_s=0)
+    assert (ended.exit_code, ended.survivors) == (0, 0)
+
+
+async def test_many_ends_at_once_are_one_end(containment: Containment) -> None:
+    events: list[AgentEnded] = []
+    async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
+        agent = await supervisor.start(shell("echo up; exec sleep 1000"))
+        await first_line(agent)
+        results: list[AgentEnded] = []
+
+        async def end(reason: str) -> None:
+            results.append(await agent.end(reason))  # type: ignore[arg-type]
+
+        async with anyio.create_task_group() as tasks:
+            for reason in ("timeout", "abort", "stall"):
+                tasks.start_soon(end, reason)
+        results.append(await agent.end("shutdown"))
+    assert events == [results[0]]
+    assert results == [results[0]] * 4
+    assert results[0].reason == "timeout"
+
+
+async def test_an_end_that_is_asked_for_as_the_agent_exits_is_one_end(containment: Containment) -> None:
+    events: list[AgentEnded] = []
+    async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
+        for _ in range(10):
+            agent = await supervisor.start(shell("echo up; exit 0"))
+            await first_line(agent)
+            assert await agent.end("abort") == await agent.wait()
+    assert len(events) == 10
+    assert {event.survivors for event in events} == {0}
+
+
+async def test_a_cancelled_start_leaves_nothing_running(containment: Containment, tmp_path: Path) -> None:
+    events: list[AgentEnded] = []
+    async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
+        with anyio.fail_after(20, shield=True), anyio.CancelScope() as scope:
+            scope.cancel()
+            await supervisor.start(shell("exec sleep 1000"))
+        assert scope.cancelled_caught
+        assert supervisor.agents == {}
+    assert [event.reason for event in events] == ["abort"]
+
+
+async def test_a_cancelled_run_is_an_abort_and_the_tree_is_empty_when_it_returns(containment: Containment) -> None:
+    events: list[AgentEnded] = []
+    async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervisor.run, shell("exec sleep 1000"))
+            await until(lambda: any(agent.pid for agent in supervisor.agents.values()))
+            (agent,) = supervisor.agents.values()
+            pid = agent.pid
+            tasks.cancel_scope.cancel()
+        assert not is_alive(pid)
+    assert [event.reason for event in events] == ["abort"]
+
+
+async def test_leaving_the_supervisor_ends_every_agent_also_by_an_error(containment: Containment) -> None:
+    events: list[AgentEnded] = []
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
+        async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
+            for _ in range(3):
+                await supervisor.start(shell("exec sleep 1000"))
+            sentinel = supervisor.sentinel_pid
+            raise LookupError("something else broke")
+    assert caught.group_contains(LookupError)
+    assert [event.reason for event in events] == ["shutdown"] * 3
+    assert not psutil.pid_exists(sentinel)
+
+
+async def test_the_agents_own_way_comes_first_then_the_end_of_its_input(supervisor: Supervisor) -> None:
+    async def interrupt(agent: Interruptible) -> None:
+        agent.write_stdin(b"interrupt\n")
+
+    script = "trap '' TERM; echo up; read word; echo got $word; read more || echo end of input"
+    agent = await supervisor.start(shell(script, keep_stdin_open=True, interrupt=interrupt))
+    assert await first_line(agent) == "up"
+    ended = await agent.end("stage_gate")
+    assert ended.tail == "up\ngot interrupt\nend of input\n"
+    assert (ended.rung, ended.exit_code) == ("stdin", 0)
+
+
+async def test_an_interrupt_that_fails_or_hangs_only_costs_its_time(supervisor: Supervisor) -> None:
+    async def fails(agent: Interruptible) -> None:
+        raise OSError("no such control channel")
+
+    async def hangs(agent: Interruptible) -> None:
+        await anyio.sleep_forever()
+
+    for interrupt in (fails, hangs):
+        agent = await supervisor.start(shell("exec sleep 1000", interrupt=interrupt, kill_after_s=2))
+        with anyio.fail_after(20):
+            assert (await agent.end("abort")).rung == "term"
+
+
+async def test_a_second_more_urgent_request_brings_the_kill_forward(supervisor: Supervisor) -> None:
+    agent = await supervisor.start(shell("trap '' TERM; echo up; while :; do sleep 1000; done", kill_after_s=600))
+    assert await first_line(agent) == "up"
+    agent.request_end("abort")
+    with anyio.fail_after(20):
+        ended = await agent.end("abort", kill_after_s=0)
+    assert ended.rung == "kill"
+
+
+async def test_a_dead_sentinel_is_noticed_and_its_agents_are_ended_by_the_owner(containment: Containment) -> None:
+    events: list[AgentEnded] = []
+    async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
+        agent = await supervisor.start(shell("(setsid sleep 1000 &); echo up; exec sleep 1000"))
+        await first_line(agent)
+        children = [child.pid for child in psutil.Process(agent.pid).children()]
+        os.kill(supervisor.sentinel_pid, signal.SIGKILL)
+        with anyio.fail_after(20):
+            ended = await agent.wait()
+        with pytest.raises(AgentFailed, match="sentinel"):
+            await supervisor.start(shell("exit 0"))
+    assert (ended.reason, ended.exit_code, ended.survivors) == ("internal_error", None, 0)
+    assert events == [ended]
+    assert [pid for pid in (agent.pid, *children) if is_alive(pid)] == []
+
+
+async def test_no_lock_and_no_pipe_of_the_owner_is_inherited(supervisor: Supervisor, tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    agent = await supervisor.start(shell("ls -l /proc/self/fd | grep -c -e lock -e socket; exec sleep 1000"))
+    assert await first_line(agent) == "0"
+    os.close(lock)
+    other = os.open(tmp_path / "lock", os.O_RDWR)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+
+
+async def test_agents_hear_signals_that_the_sentinel_is_deaf_to(supervisor: Supervisor) -> None:
+    agent = await supervisor.start(Launch(argv=["sh", "-c", "grep SigIgn /proc/self/status"], cwd="/"))
+    assert int((await first_line(agent)).split()[1], 16) == 0
+
+
+async def test_an_agent_costs_no_thread_and_gives_every_descriptor_back(containment: Containment) -> None:
+    async with Supervisor("/", containment=containment) as supervisor:
+        await supervisor.run(shell("exit 0", stdin=b"x"))
+        before = descriptors()
+        agents = [await supervisor.start(shell("cat; exec sleep 1000", stdin=b"x" * 200_000)) for _ in range(20)]
+        assert threading.active_count() == 1
+        for agent in agents:
+            agent.request_end("abort")
+        for agent in agents:
+            await agent.wait()
+        assert descriptors() == before
+        children = psutil.Process(supervisor.sentinel_pid).children
+        await until(lambda: children() == [])  # no zombie is left either
+
+
+async def test_a_hundred_agents_ended_at_once_share_their_looks_at_the_process_table(
+    containment: Containment,
+) -> None:
+    async with Supervisor("/", containment=containment) as supervisor:
+        agents = [await supervisor.start(shell("exec sleep 1000")) for _ in range(100)]
+        before = supervisor.shared.looks
+        for agent in agents:
+            agent.request_end("abort")
+        ends = [await agent.wait() for agent in agents]
+        assert {ended.survivors for ended in ends} == {0}
+        assert supervisor.shared.looks - before < 25
+
+
+async def test_a_group_that_an_agent_made_below_its_own_is_emptied_and_removed() -> None:
+    if reason := cgroup.why_not():
+        pytest.skip(reason)
+    async with Supervisor("/", containment="cgroup") as supervisor:
+        script = f"""
+            inner={supervisor.containment.base}/$(sed -n 's|^0::.*/||p' /proc/self/cgroup)/inner
+            mkdir $inner
+            echo 0 > $inner/cgroup.procs
+            trap "" TERM
+            echo up
+            while :; do sleep 1000; done
+        """
+        agent = await supervisor.start(shell(script, kill_after_s=0.2))
+        assert await first_line(agent) == "up"
+        ended = await agent.end("abort")
+        assert ended.survivors == 0
+        assert agent.record.group is not None
+        assert not os.path.exists(agent.record.group)  # noqa: ASYNC240

@@ -1,0 +1,79 @@
+"""Which containment is chosen, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sidecar.agents import cgroup
+from sidecar.agents.containment import choose, report
+from sidecar.errors import ConfigError
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a choice")
+
+
+@linux
+def test_the_best_that_works_is_chosen() -> None:
+    expected = "cgroup" if cgroup.why_not() is None else "reaper"
+    assert choose("auto").name == expected
+    told = report("auto")
+    assert (told.in_force, told.forced) == (expected, False)
+    assert [name for name, _ in told.why_not_better] == ([] if expected == "cgroup" else ["cgroup"])
+
+
+def test_each_one_can_be_forced_and_the_report_says_why_it_is_not_a_better_one() -> None:
+    told = report("sweep")
+    assert choose("sweep").name == told.in_force == "sweep"
+    assert told.forced
+    assert [name for name, _ in told.why_not_better] == ["cgroup", "reaper"]
+    assert all(reason for _, reason in told.why_not_better)
+    assert "environment" in told.cannot_catch
+
+
+@linux
+def test_a_forced_one_that_cannot_be_had_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "own", lambda: None)
+    with pytest.raises(ConfigError, match="no cgroup v2 is mounted"):
+        choose("cgroup")
+    assert choose("auto").name == "reaper"
+    assert report("auto").why_not_better == (("cgroup", "no cgroup v2 is mounted here"),)
+
+
+@linux
+def test_a_cgroup_that_is_not_ours_to_divide_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "own", lambda: "/proc/self")
+    assert "not delegated" in str(cgroup.why_not())
+
+
+def test_the_probe_leaves_no_group_behind() -> None:
+    if reason := cgroup.why_not():
+        pytest.skip(reason)
+    base = cgroup.own()
+    assert base is not None
+    assert [name for name in os.listdir(base) if name.startswith(f"{cgroup.PREFIX}probe")] == []
+
+
+def test_a_group_lists_its_members_is_killed_in_one_write_and_removed_when_empty() -> None:
+    if reason := cgroup.why_not():
+        pytest.skip(reason)
+    base = cgroup.own()
+    assert base is not None
+    group = cgroup.create(base, f"test-{os.getpid()}")
+    try:
+        script = 'echo 0 > "$1/cgroup.procs"; echo in; exec sleep 1000'
+        with subprocess.Popen(["sh", "-c", script, "sh", group], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"in\n"
+            assert cgroup.pids(group) == [process.pid]
+            assert cgroup.is_populated(group)
+            assert not cgroup.remove(group)
+            assert cgroup.kill(group)
+            process.wait(20)
+        assert not cgroup.is_populated(group)
+    finally:
+        assert cgroup.remove(group)
+    assert not cgroup.kill(group)
+    assert cgroup.pids(group) == []

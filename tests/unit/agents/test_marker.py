@@ -1,0 +1,53 @@
+"""The marks that lead from a process back to its agent and its owner."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.agents import marker
+from sidecar.agents.marker import Owner
+
+
+def test_a_token_names_its_owner() -> None:
+    owner = Owner(17, 230835.5, "boot:4026")
+    assert marker.owner_in(marker.token("01ABC", owner)) == owner
+
+
+@given(st.text())
+def test_what_is_no_token_names_nobody(text: str) -> None:
+    owner = marker.owner_in(text)
+    assert owner is None or text.count("/") == 3
+
+
+@pytest.mark.parametrize(
+    ("environ", "tokens"),
+    [
+        (b"SIDECAR_MARKER=a b\0X=1\0", ("a", "b")),
+        (b"X=1\0SIDECAR_MARKER=a\0", ("a",)),
+        (b"X=SIDECAR_MARKER=a\0", ()),
+        (b"NOT_SIDECAR_MARKER=a\0", ()),
+        (b"SIDECAR_MARKER=\0", ()),
+        (b"", ()),
+    ],
+)
+def test_tokens_are_found_where_the_variable_stands_and_nowhere_else(environ: bytes, tokens: tuple[str, ...]) -> None:
+    assert marker.tokens_in(environ) == tokens
+
+
+def test_an_agent_inside_an_agent_carries_both_tokens() -> None:
+    inner = marker.extended({"SIDECAR_MARKER": "outer"}, "inner")
+    assert marker.tokens_in(f"SIDECAR_MARKER={inner}\0".encode()) == ("outer", "inner")
+    assert marker.extended({}, "only") == "only"
+
+
+def test_a_variable_is_read_from_an_environment_block() -> None:
+    assert marker.variable_in(b"A=1\0SIDECAR_PROJECT=/p=q\0", "SIDECAR_PROJECT") == "/p=q"
+    assert marker.variable_in(b"A=1\0", "SIDECAR_PROJECT") is None
+
+
+def test_tags_differ_and_fit_a_limit() -> None:
+    tags = {marker.new_tag() for _ in range(1000)}
+    assert len(tags) == 1000
+    assert all(0 < tag < 1 << 62 for tag in tags)

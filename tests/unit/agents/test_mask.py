@@ -1,0 +1,62 @@
+"""No spelling of a secret passes, however the stream is cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.agents.mask import MASK, Masker, Secrets
+
+few_letters = st.text(alphabet='ab"é', min_size=1, max_size=5)
+
+
+def through(secrets: Secrets, chunks: list[bytes]) -> bytes:
+    masker = Masker(secrets)
+    return b"".join(masker.feed(chunk) for chunk in chunks) + masker.rest()
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+@given(st.lists(few_letters, max_size=3), st.text(alphabet='ab"éx', max_size=40), st.lists(st.integers(0, 60)))
+def test_cutting_the_stream_anywhere_changes_nothing(words: list[str], text: str, places: list[int]) -> None:
+    secrets = Secrets(words)
+    data = text.encode()
+    assert through(secrets, cut(data, places)) == secrets.masked(data)
+
+
+@given(few_letters, st.text(alphabet="xyz ", max_size=10), st.lists(st.integers(0, 30)))
+def test_a_secret_between_other_text_is_never_shown(word: str, around: str, places: list[int]) -> None:
+    data = f"{around}{word}{around}".encode()
+    shown = through(Secrets([word]), cut(data, places))
+    assert shown == around.encode() + MASK + around.encode()
+
+
+def test_of_two_secrets_that_begin_alike_the_longer_is_masked_whole() -> None:
+    secrets = Secrets(["abc", "abcdef"])
+    assert through(secrets, [b"1 abc", b"def 2 abc", b" 3"]) == b"1 " + MASK + b" 2 " + MASK + b" 3"
+
+
+def test_the_end_of_a_secret_that_could_begin_another_is_masked() -> None:
+    assert through(Secrets(["aXa"]), [b"..aXa", b".."]) == b".." + MASK + b".."
+
+
+def test_what_only_looked_like_a_secret_is_shown_when_it_turns_out_not_to_be() -> None:
+    masker = Masker(Secrets(["token-123"]))
+    assert masker.feed(b"say tok") == b"say "
+    assert masker.feed(b"yo") == b"tokyo"
+    assert masker.rest() == b""
+
+
+def test_a_secret_in_json_is_masked_in_its_json_spelling() -> None:
+    assert through(Secrets(['p"w\nä']), [b'{"a": "p\\"w\\n\\u00e4"}']) == b'{"a": "' + MASK + b'"}'
+
+
+def test_without_secrets_everything_passes_at_once() -> None:
+    masker = Masker(Secrets(["", ""]))
+    assert masker.feed(b"anything") == b"anything"
+    assert masker.rest() == b""

@@ -1,0 +1,113 @@
+"""Both readings of the process table agree, and a signal reaches the process that was meant or nobody."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sidecar.agents import marker
+from sidecar.agents.portable_table import PortableTable
+from sidecar.agents.proc_table import Identity, ProcessTable, ProcTable
+
+TABLES: list[Callable[[], ProcessTable]] = [PortableTable]
+if sys.platform == "linux":
+    TABLES.append(ProcTable)
+
+
+@pytest.fixture(params=TABLES)
+def table(request: pytest.FixtureRequest) -> ProcessTable:
+    made: ProcessTable = request.param()
+    return made
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "SIDECAR_MARKER": "one two"}
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True, env=environment)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_look_finds_a_child_with_parent_session_and_marks(
+    table: ProcessTable, child: subprocess.Popen[bytes]
+) -> None:
+    row = table.look().rows[child.pid]
+    assert (row.parent, row.session, row.zombie) == (os.getpid(), child.pid, False)
+    assert row.tokens == ("one", "two")
+    assert table.command(child.pid) == "sleep 1000"
+    assert abs(table.epoch_s(row.started) - time.time()) < 60
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows other processes' limits")
+def test_the_tag_survives_a_fork_an_exec_and_an_empty_environment(table: ProcessTable) -> None:
+    limits = resource.getrlimit(marker.TAG_LIMIT)
+    tag = marker.new_tag()
+    resource.setrlimit(marker.TAG_LIMIT, (tag, limits[1]))
+    try:
+        process = subprocess.Popen(
+            ["env", "-i", "sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE
+        )
+    finally:
+        resource.setrlimit(marker.TAG_LIMIT, limits)
+    with process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        found = table.look()
+        assert set(found.tags[tag]) == {process.pid, pid}
+        for member in (pid, process.pid):
+            os.kill(member, signal.SIGKILL)
+
+
+def test_a_signal_for_somebody_else_with_that_pid_reaches_nobody(
+    table: ProcessTable, child: subprocess.Popen[bytes]
+) -> None:
+    row = table.row(child.pid)
+    assert row is not None
+    assert not table.send(Identity(child.pid, row.started - 1), signal.SIGKILL)
+    assert child.poll() is None
+    assert table.send(row.identity, signal.SIGKILL)
+    assert child.wait(20) == -signal.SIGKILL
+    assert not table.send(row.identity, signal.SIGKILL)
+    assert table.row(child.pid) is None
+
+
+def test_a_zombie_is_told_from_the_living_and_not_signalled(
+    table: ProcessTable, child: subprocess.Popen[bytes]
+) -> None:
+    before = table.row(child.pid)
+    assert before is not None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    row = table.look().rows[child.pid]
+    assert row.zombie
+    assert row.identity == before.identity
+    assert not table.send(row.identity, signal.SIGTERM)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_a_name_with_spaces_and_brackets_does_not_shift_the_fields() -> None:
+    code = "open('/proc/self/comm', 'w').write(') Z 1 1 ('); print(flush=True); import time; time.sleep(1000)"
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        row = ProcTable().row(process.pid)
+        process.kill()
+    assert row is not None
+    assert (row.parent, row.zombie) == (os.getpid(), False)
+
+
+def test_what_does_not_exist_is_nobody(table: ProcessTable) -> None:
+    nobody = 2**22 + 1
+    assert table.row(nobody) is None
+    assert table.command(nobody) == ""
+    assert table.environ(nobody) == b""
+    assert not table.send(Identity(nobody, 1.0), signal.SIGTERM)

@@ -1,0 +1,68 @@
+"""Messages and descriptors arrive whole and in order, however the bytes are cut."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.agents import wire
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    left, right = socket.socketpair()
+    right.setblocking(False)
+    with left, right:
+        yield left, right
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers(), max_size=3), max_size=5), st.integers(1, 50))
+def test_messages_come_out_as_they_went_in(messages: list[dict[str, object]], size: int) -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        right.setblocking(False)
+        inbox = wire.Inbox(right)
+        data = b"".join(map(wire.packed, messages))
+        received = []
+        for start in range(0, len(data), size):
+            left.sendall(data[start : start + size])
+            received += inbox.receive() or []
+        assert received == messages
+
+
+def test_each_message_takes_its_own_descriptors(ends: tuple[socket.socket, socket.socket]) -> None:
+    left, right = ends
+    inbox = wire.Inbox(right)
+    pipes = [os.pipe() for _ in range(3)]
+    for read, write in pipes:
+        left.sendmsg([wire.packed({"write": write})], wire.ancillary([write]))
+        os.close(write)
+        assert read
+    messages: list[dict[str, object]] = []
+    while len(messages) < 3:
+        messages += inbox.receive() or []
+    for (read, _), _ in zip(pipes, messages, strict=True):
+        (received,) = inbox.take(1)
+        os.write(received, b"mine")
+        os.close(received)
+        assert os.read(read, 10) == b"mine"
+        os.close(read)
+
+
+def test_nothing_yet_is_no_message_and_a_closed_end_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
+    left, right = ends
+    inbox = wire.Inbox(right)
+    assert inbox.receive() == []
+    left.close()
+    assert inbox.receive() is None
+
+
+def test_text_that_is_not_utf8_survives(ends: tuple[socket.socket, socket.socket]) -> None:
+    left, right = ends
+    left.sendall(wire.packed({"argv": [os.fsdecode(b"\xff\x00\xfe")]}))
+    assert wire.Inbox(right).receive() == [{"argv": [os.fsdecode(b"\xff\x00\xfe")]}]

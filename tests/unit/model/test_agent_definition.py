@@ -1,0 +1,136 @@
+"""What an agent definition is, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sidecar.model.agent_definition import AgentDefinition, Limits
+from sidecar.model.parameters import InputError
+
+
+def define(**values: Any) -> AgentDefinition:
+    return AgentDefinition.model_validate(values)
+
+
+def problems(**values: Any) -> dict[str, str]:
+    """What is wrong, by where."""
+    with pytest.raises(ValidationError) as caught:
+        define(**values)
+    return {".".join(map(str, detail["loc"])): detail["msg"] for detail in caught.value.errors()}
+
+
+def test_an_adapter_is_enough_and_then_the_caller_gives_the_prompt() -> None:
+    agent = define(adapter="claude")
+    assert [parameter.name for parameter in agent.declared] == ["prompt"]
+    assert agent.assign("claude", {"prompt": "fix the build"}).prompt == "fix the build"
+    with pytest.raises(InputError, match="parameter 'prompt' is required"):
+        agent.assign("claude", {})
+
+
+def test_a_template_that_does_not_ask_for_the_prompt_has_no_parameter() -> None:
+    agent = define(adapter="codex", prompt="Review the last commit.")
+    assert agent.declared == ()
+    assert agent.assign("review", {}).prompt == "Review the last commit."
+
+
+def test_declared_parameters_are_put_into_the_prompt() -> None:
+    agent = define(
+        adapter="claude",
+        prompt="Review {{ file }} ({{ depth }})",
+        parameters=[{"name": "file"}, {"name": "depth", "type": "integer", "default": 2}],
+    )
+    assert agent.assign("review", {"file": "a.py"}).prompt == "Review a.py (2)"
+
+
+def test_a_name_that_is_not_declared_is_refused_with_the_nearest_one() -> None:
+    found = problems(adapter="claude", prompt="{{ fil }}", parameters=[{"name": "file"}])
+    assert "unknown parameter 'fil'; did you mean 'file'?" in found["prompt"]
+
+
+def test_parameters_without_a_place_for_the_prompt_are_refused() -> None:
+    assert "unknown parameter 'prompt'" in problems(adapter="claude", parameters=[{"name": "file"}])["prompt"]
+
+
+def test_a_parameter_declared_twice_is_refused() -> None:
+    assert (
+        "declared twice"
+        in problems(adapter="claude", prompt="", parameters=[{"name": "a"}, {"name": "a"}])["parameters"]
+    )
+
+
+def test_the_adapter_command_needs_an_argv() -> None:
+    assert "`command` is missing" in problems(adapter="command")["command"]
+    assert define(adapter="command", command=["sh", "-c", "make"]).command == ("sh", "-c", "make")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("make all", "a list of words"),
+        ([], "at least one word"),
+        ({"a": 1}, "a list of at least one word"),
+        (["sh", 1], "word 2 is not text"),
+        (["a\0b"], "NUL"),
+        ("{{ argv }}", "a declared parameter of type array"),
+    ],
+)
+def test_a_command_that_is_no_argv_is_refused(command: object, message: str) -> None:
+    assert message in problems(adapter="command", command=command)["command"]
+
+
+def test_the_caller_gives_the_argv_where_the_command_is_a_parameter() -> None:
+    agent = define(adapter="command", prompt="", command="{{ argv }}", parameters=[{"name": "argv", "type": "array"}])
+    assert agent.assign("run", {"argv": ["ls", "-l"]}).command == ("ls", "-l")
+    for wrong in ([], [1], ["a\0"]):
+        with pytest.raises(InputError, match="agent 'run': parameter 'argv'"):
+            agent.assign("run", {"argv": wrong})
+
+
+def test_a_model_means_nothing_to_a_command() -> None:
+    assert "no model" in problems(adapter="command", command=["x"], model="m")["model"]
+
+
+def test_what_looks_like_a_template_in_arguments_stays_as_it_is() -> None:
+    agent = define(adapter="command", command=["docker", "ps", "--format", "{{.Names}}"], args=["{{ x }}"], prompt="")
+    assert agent.assign("names", {}).command == ("docker", "ps", "--format", "{{.Names}}")
+
+
+def test_limits_are_off_unless_set_and_durations_become_seconds() -> None:
+    assert define(adapter="claude").limits == Limits()
+    assert set(Limits().model_dump().values()) == {None}
+    limits = define(
+        adapter="claude", limits={"timeout": "5m", "idle_timeout": 30000, "max_cost_usd": 2, "max_tokens": 10}
+    ).limits
+    assert (limits.timeout_s, limits.idle_timeout_s, limits.max_cost_usd, limits.max_tokens) == (300.0, 30.0, 2.0, 10)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("timeout", "soon"),
+        ("timeout", 0),
+        ("idle_timeout", "0s"),
+        ("idle_timeout", True),
+        ("max_cost_usd", 0),
+        ("max_cost_usd", "5"),
+        ("max_cost_usd", float("nan")),
+        ("max_cost_usd", float("inf")),
+        ("max_tokens", 1.5),
+        ("max_tokens", True),
+        ("max_tokens", -1),
+    ],
+)
+def test_a_limit_that_limits_nothing_is_refused(key: str, value: object) -> None:
+    assert list(problems(adapter="claude", limits={key: value})) == [f"limits.{key}"]
+
+
+def test_numbers_and_odd_names_in_arguments_and_variables_are_refused() -> None:
+    found = problems(adapter="claude", args=["--n", 3], env={"A": 1, "B=": "x", "": "y", "C": "a\0"})
+    assert set(found) == {"args.1", "env.A", "env.B=.[key]", "env..[key]", "env.C"}
+
+
+def test_unknown_keys_are_refused() -> None:
+    assert set(problems(adapter="claude", comand=["x"], limits={"timeot": 1})) == {"comand", "limits.timeot"}

@@ -1,0 +1,134 @@
+"""Settings: which source beats which, and errors that name the file and the setting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import ValidationError
+
+from sidecar import config, layout
+from sidecar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
+ROOT = "/project"
+
+
+@pytest.fixture
+def home(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HOME", "/home/me")
+    fs.makedirs("/home/me")
+    fs.makedirs(ROOT)
+    return "/home/me"
+
+
+def project_file(fs: FakeFilesystem, text: str) -> None:
+    fs.create_file(layout.project_config(ROOT), contents=text)
+
+
+def user_file(fs: FakeFilesystem, text: str) -> None:
+    fs.create_file(layout.user_config(), contents=text)
+
+
+@pytest.mark.usefixtures("home")
+def test_without_any_file_the_defaults_hold() -> None:
+    loaded = config.load(ROOT, {})
+    assert (loaded.workspaces_dir, loaded.watcher) == (None, "auto")
+
+
+@pytest.mark.usefixtures("home")
+def test_each_source_beats_the_one_before_it(fs: FakeFilesystem) -> None:
+    user_file(fs, "workspaces_dir: of-user\nwatcher: polling\n")
+    assert config.load(ROOT, {}).workspaces_dir == "of-user"
+    project_file(fs, "workspaces_dir: of-project\n")
+    assert config.load(ROOT, {}).workspaces_dir == "of-project"
+    assert config.load(ROOT, {}).watcher == "polling"
+    variables = {"SIDECAR_WORKSPACES_DIR": "of-variable"}
+    assert config.load(ROOT, variables).workspaces_dir == "of-variable"
+    assert config.load(ROOT, variables, workspaces_dir="of-flag").workspaces_dir == "of-flag"
+    assert config.load(ROOT, variables, workspaces_dir=None).workspaces_dir == "of-variable"
+
+
+@pytest.mark.usefixtures("home")
+def test_the_users_file_is_below_the_home_directory(fs: FakeFilesystem, home: str) -> None:
+    fs.create_file(f"{home}/.config/sidecar/config.yaml", contents="workspaces_dir: of-user\n")
+    assert config.load(ROOT, {}).workspaces_dir == "of-user"
+
+
+@pytest.mark.usefixtures("home")
+def test_a_project_can_unset_what_the_user_set(fs: FakeFilesystem) -> None:
+    user_file(fs, "workspaces_dir: of-user\n")
+    project_file(fs, "workspaces_dir: null\n")
+    assert config.load(ROOT, {}).workspaces_dir is None
+
+
+@pytest.mark.usefixtures("home")
+def test_an_empty_variable_and_variables_that_name_no_setting_set_nothing(fs: FakeFilesystem) -> None:
+    project_file(fs, "workspaces_dir: of-project\n")
+    variables = {
+        "SIDECAR_WORKSPACES_DIR": "",
+        "SIDECAR_PROJECT": "/x",
+        "SIDECAR_RUN_ID": "y",
+        "SIDECAR_FROBNICATE": "z",
+    }
+    assert config.load(ROOT, variables).workspaces_dir == "of-project"
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
+def test_a_file_without_settings_sets_nothing(fs: FakeFilesystem, text: str) -> None:
+    project_file(fs, text)
+    loaded = config.load(ROOT, {})
+    assert (loaded.workspaces_dir, loaded.watcher) == (None, "auto")
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("workspace_dir: x\n", "unknown setting 'workspace_dir'; did you mean 'workspaces_dir'?"),
+        ("zzz: x\n", "unknown setting 'zzz'; there is: "),
+        ("workspaces_dir: 12\n", "workspaces_dir: "),
+        ("watcher: sometimes\n", "watcher: "),
+        ("- a\n- b\n", "a settings file is a mapping"),
+        ("a: b: c\n", "is not YAML"),
+        ("a: 2026-99-99\n", "is not YAML"),
+        ("a: !!int ''\n", "is not YAML"),
+        ("a: !!bool maybe\n", "is not YAML"),
+        ("a: !!timestamp soon\n", "is not YAML"),
+        ("[" * 5000, "is not YAML"),
+        ("a: !!python/object/apply:os.system [true]\n", "is not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_that_names_file_and_setting(
+    fs: FakeFilesystem, text: str, message: str
+) -> None:
+    project_file(fs, text)
+    with pytest.raises(ConfigError) as caught:
+        config.load(ROOT, {})
+    assert message in str(caught.value)
+    assert layout.project_config(ROOT) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(fs: FakeFilesystem) -> None:
+    fs.create_file(layout.project_config(ROOT), contents=b"workspaces_dir: \xff\n")
+    with pytest.raises(ConfigError, match="cannot read /project") as caught:
+        config.load(ROOT, {})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_wrong_variable_is_refused() -> None:
+    with pytest.raises(ConfigError, match="watcher"):
+        config.load(ROOT, {"SIDECAR_WATCHER": "sometimes"})
+
+
+@pytest.mark.usefixtures("home")
+def test_settings_cannot_be_changed_once_loaded() -> None:
+    loaded = config.load(ROOT, {})
+    with pytest.raises(ValidationError, match="frozen"):
+        loaded.workspaces_dir = "other"
