@@ -60,7 +60,7 @@ def load(root: str, environment: Mapping[str, str], **flags: object) -> Settings
 
 def _from_file(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=layout.open_at_once) as file:
             content = yaml.safe_load(file)
     except FileNotFoundError:
         return {}

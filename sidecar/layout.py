@@ -74,6 +74,11 @@ def run_directory(root: str, run_id: str) -> str:
     return os.path.join(root, STATE_DIRECTORY, "runs", run_id)
 
 
+def live_directory(root: str) -> str:
+    """Where every run that may be live has an empty file: the few among the many that ever were."""
+    return os.path.join(root, STATE_DIRECTORY, "live")
+
+
 def project_config(root: str) -> str:
     """The project's settings file."""
     return os.path.join(root, STATE_DIRECTORY, "config.yaml")
@@ -106,7 +111,7 @@ def quick_setting(path: str, key: str) -> str | None:
     that people write. A file that never mentions the key does not set it. All else is undecided.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             text = file.read().decode()
     except FileNotFoundError:
         return None
@@ -133,6 +138,12 @@ def quick_setting(path: str, key: str) -> str | None:
     if len(found) != 1 or name != key or not separator or continued or not _is_plain_path(value):
         raise Undecided
     return value
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """An opener for `open`. An agent may have put a FIFO there, and to wait for its other end would keep a person
+    from stopping that agent."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _is_plain_path(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -66,11 +65,7 @@ class AgentRun:
         self.project = project
         self._warn = warn
         self._directory = layout.run_directory(project.root, self.run_id)
-        where = [layout.state_directory(project.root), project.workspace, self._directory]
-        directories = tuple(directory for directory in where if directory)
-        for directory in directories:
-            files.recover(directory)  # before the start is noted: what is put back looks new
-        self.board = Board(Subject(self.run_id, time.time(), directories), report=warn)
+        self.board: Board
         self._turn = Turn(assignment, self._setting(), tell)
         self._interrupted = False
 
@@ -81,7 +76,13 @@ class AgentRun:
 
     async def execute(self) -> Ended:
         """From the lock to the last receipt."""
-        with RunLock(self.project.root, self.run_id, self.project.workspace):
+        project = self.project
+        where = [layout.state_directory(project.root), project.workspace, self._directory]
+        directories = tuple(directory for directory in where if directory)
+        for directory in directories:
+            files.recover(directory)  # before the start: what is put back looks as if it had just come
+        with RunLock(project.root, self.run_id, project.workspace) as lock:
+            self.board = Board(Subject(self.run_id, lock.started_at, directories), report=self._warn)
             os.makedirs(os.path.dirname(self._turn.setting.log_path), exist_ok=True)
             for warning in clear_leftovers(self.project.root, self.board):
                 self._warn(warning)
@@ -105,6 +106,9 @@ class AgentRun:
         settings = self.project.settings
         async with Supervisor(self.project.root, containment=settings.containment) as supervisor:
             await self._reap(supervisor)
+            self.board.look()
+            if self.board.abort:
+                return self._prevented()
             try:
                 outcome = await self._turn.take(supervisor)
             except AgentFailed as error:
@@ -165,7 +169,7 @@ class AgentRun:
                 processes=processes,
                 survivors=ended.survivors if ended else 0,
             )
-        except (SidecarError, OSError) as error:
+        except SidecarError as error:
             self._warn(str(error))
 
     def _setting(self) -> Setting:

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     told = "\n".join(f"  {name:<{width}}  {purpose}" for name, purpose in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="sidecar",
-        usage="sidecar [--project DIR] COMMAND …",
+        usage="sidecar [--project DIR] COMMAND ...",
         description="Run AI coding agents unattended, and be able to stop them.",
         epilog=f"commands:\n{told}\n\n`sidecar COMMAND --help` tells more about one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -22,42 +22,46 @@ if TYPE_CHECKING:
     from sidecar.signals.targets import Target
 
 _USAGE = {
-    "stop": "sidecar stop WORKSPACE | --run ID | --all  [--reason TEXT] [--timeout S] [--wait[=S]] [--cancel] [--json]",
-    "abort": "sidecar abort [REASON | --reason TEXT] [--workspace NAME | --run ID]  [--wait[=S]] [--cancel] [--json]",
+    "stop": "sidecar stop WORKSPACE | --run ID | --all  [OPTION ...]",
+    "abort": "sidecar abort [REASON] [--workspace NAME | --run ID]  [OPTION ...]",
 }
 _HELP = {
     "stop": """\
-Ask for a graceful stop: the current iteration completes, then the run ends, and can be resumed.
+Ask for a graceful stop: the current iteration completes, then the run ends,
+and can be resumed. Only writes the file .stop, as `touch` would.
 
-  WORKSPACE          the runs of this workspace
+  WORKSPACE          the runs of this workspace; --workspace NAME is the same
   --run ID           only this run
   --all              every run of the project
 
   --reason TEXT      why; shown by the run and kept in its receipt
   --timeout S        if it has not stopped after S seconds, it is aborted
-  --wait[=S]         wait until it has stopped (at most S seconds) and show what became of it
+  --wait[=S]         wait until it has stopped, at most S seconds, and show
+                     what became of it
   --cancel           take the request back, if no run has consumed it yet
   --json             one JSON object on standard output
   --project DIR      the project (default: found from the working directory)
 
-Only writes the file .stop, as `touch` would. Exit code: 0 written (with --wait: stopped), 1 could not be
-written or found, 4 not stopped within the time.
+Exit code: 0 written (with --wait: stopped), 1 could not be written or found,
+2 bad usage, 4 not stopped within the time.
 """,
     "abort": """\
-End runs now: their agents and commands are ended at once, and the runs end as aborted.
+End runs now: their agents and commands are ended at once, and the runs end as
+aborted. Only writes the file .abort, as `touch` would.
 
-  REASON             why; shown by the run and kept in its receipt. Not the name of a workspace or run:
-  --reason TEXT      the same, whatever the text
+  REASON             why; shown by the run and kept in its receipt
+  --reason TEXT      the same, even if it is the name of a workspace or a run
   --workspace NAME   only the runs of this workspace
   --run ID           only this run; without either, every run of the project
 
-  --wait[=S]         wait (10 s, or at most S seconds) for proof that every process is gone, and show it
+  --wait[=S]         wait (10 s, or at most S seconds) for proof that every
+                     process is gone, and show it
   --cancel           take the request back, if no run has seen it yet
   --json             one JSON object on standard output
   --project DIR      the project (default: found from the working directory)
 
-Only writes the file .abort, as `touch` would. Exit code: 0 written (with --wait: applied, and nothing
-survived), 1 could not be written or found, 4 applied but not proven within the time.
+Exit code: 0 written (with --wait: applied, and nothing survived), 1 could not
+be written or found, 2 bad usage, 4 applied but not proven within the time.
 """,
 }
 _FLAGS = {
@@ -68,6 +72,7 @@ _VALUED = {
     "stop": {"--reason", "--run", "--workspace", "--project", "--timeout"},
     "abort": {"--reason", "--run", "--workspace", "--project"},
 }
+_NOT_WITH_CANCEL = ("REASON", "--reason", "--timeout", "--wait")
 
 
 class UsageError(SidecarError):
@@ -87,7 +92,7 @@ def main(kind: Kind, arguments: list[str], environment: Mapping[str, str]) -> in
             return _cancel(kind, target, options)
         return _send(kind, target, options)
     except UsageError as error:
-        print(f"sidecar {kind}: {error}\nusage: {_USAGE[kind]}", file=sys.stderr)
+        print(f"sidecar {kind}: {error}\nusage: {_USAGE[kind]}; see --help", file=sys.stderr)
         return BAD_USAGE
     except SidecarError as error:
         print(error, file=sys.stderr)
@@ -115,6 +120,8 @@ def _parse(kind: Kind, arguments: list[str]) -> dict[str, str]:
         options["WORKSPACE" if kind == "stop" else "REASON"] = words[0]
     if "REASON" in options and "--reason" in options:
         raise UsageError("give the reason once")
+    if "--cancel" in options and any(name in options for name in _NOT_WITH_CANCEL):
+        raise UsageError("--cancel takes a signal back: a reason, --timeout and --wait belong to one that is sent")
     return options
 
 
@@ -128,17 +135,17 @@ def _parse_option(kind: Kind, word: str, rest: list[str], options: dict[str, str
         options[name] = value
     else:
         raise UsageError(f"unknown option {word}")
-    if name == "--timeout" or (name == "--wait" and equals):
-        _require_seconds(name, options[name])
+    if name == "--wait" and not equals and rest and _is_seconds(rest[0]):  # else it would be the reason of an abort
+        raise UsageError(f"write --wait={rest[0]}: its seconds stand behind an equals sign")
+    if (name == "--timeout" or (name == "--wait" and equals)) and not _is_seconds(options[name]):
+        raise UsageError(f"{name} takes a number of seconds above 0, not {options[name]!r}")
 
 
-def _require_seconds(name: str, text: str) -> None:
+def _is_seconds(text: str) -> bool:
     try:
-        value = float(text)
+        return 0 < float(text) < float("inf")
     except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name} takes a number of seconds above 0, not {text!r}")
+        return False
 
 
 def _target(kind: Kind, options: dict[str, str], root: str, environment: Mapping[str, str]) -> Target:
@@ -230,7 +237,8 @@ def _told(kind: Kind, target: Target, path: str, live: list[str]) -> list[str]:
         lines.append("Nothing is running there now; a run that waits for its agent ends when the agent next asks")
     lines += ["", f"To cancel, delete the {files.FILE_NAMES[kind]} file:", f"  rm {_typed(path)}"]
     if kind == "stop" and not live:
-        lines += ["", "Nothing is running there now: the next run will be stopped before its first step"]
+        which = "it will, if resumed, be stopped" if target.scope == "run" else "the next run will be stopped"
+        lines += ["", f"Nothing is running there now: {which} before its first step"]
     return lines
 
 

@@ -12,6 +12,8 @@ from sidecar.cli.outcome import NOT_PROVEN, WRITTEN, say
 from sidecar.signals import files, receipts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sidecar.signals.files import Kind
     from sidecar.signals.receipts import Receipt
     from sidecar.signals.targets import Target
@@ -32,6 +34,7 @@ def for_receipt(
         limit_s = _ABORT_LIMIT_S
     deadline = time.monotonic() + limit_s if limit_s is not None else float("inf")
     path = files.path_of(target.directory, kind)
+    no_receipt: dict[str, object] = {"signal": kind, "signal_id": signal_id, "path": path, "state": None, "runs": []}
     last_seen = time.monotonic()
     while True:
         # In this order: what is written between the looks is found by a later one.
@@ -43,16 +46,17 @@ def for_receipt(
         if mine and mine["state"] != "received" and not stands:
             return _tell(mine, as_json=as_json)
         if not live:
-            return _nobody(target, kind, mine, stands=stands, was_live=was_live, as_json=as_json)
+            return _nobody(target, mine, no_receipt, stands=stands, was_live=was_live, as_json=as_json)
         was_live = True
         now = time.monotonic()
         last_seen = now if stands or mine else last_seen
         if now - last_seen > _GONE_FOR_S:
-            return _not_proven(mine, f"the signal was taken back or replaced; live: {', '.join(live)}", as_json=as_json)
+            why = f"the signal was taken back or replaced; live: {', '.join(live)}"
+            return _not_proven(mine or no_receipt, why, as_json=as_json)
         if now > deadline:
             verb = "stopped" if kind == "stop" else "proven dead"
             late = f"not {verb} within {limit_s:g} s: {', '.join(live)}; the signal still stands"
-            return _not_proven(mine, late, as_json=as_json)
+            return _not_proven(mine or no_receipt, late, as_json=as_json)
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -70,23 +74,32 @@ def _tell(receipt: Receipt, *, as_json: bool) -> int:
     return WRITTEN if proven else NOT_PROVEN
 
 
-def _nobody(target: Target, kind: Kind, receipt: Receipt | None, *, stands: bool, was_live: bool, as_json: bool) -> int:
+def _nobody(
+    target: Target,
+    receipt: Receipt | None,
+    no_receipt: Mapping[str, object],
+    *,
+    stands: bool,
+    was_live: bool,
+    as_json: bool,
+) -> int:
     """No live run is left to hear it: there was none, or it ended by itself, or it died."""
     if receipt and receipt["state"] != "received":
         return _tell(receipt, as_json=as_json)
+    kind = no_receipt["signal"]
     if was_live and (stands or kind == "abort"):  # a run that ends by itself takes a stop along; nothing else proves
         rest = "the signal still stands" if stands else "nothing proves that its processes are gone"
-        return _not_proven(receipt, f"the run ended without a receipt; {rest}", as_json=as_json)
+        return _not_proven(receipt or no_receipt, f"the run ended without a receipt; {rest}", as_json=as_json)
     if as_json:
-        say(json.dumps({"signal": kind, "path": files.path_of(target.directory, kind), "state": None, "runs": []}))
+        say(json.dumps(no_receipt))
     else:
         rest = "the signal waits for the next one" if stands and kind == "stop" else "there is nothing to wait for"
         say(f"No run is live in {target.scope} {target.name}: {rest}")
     return WRITTEN
 
 
-def _not_proven(receipt: Receipt | None, why: str, *, as_json: bool) -> int:
-    if as_json and receipt:
-        say(json.dumps(receipt))
+def _not_proven(told: Mapping[str, object], why: str, *, as_json: bool) -> int:
+    if as_json:
+        say(json.dumps(told))
     print(why, file=sys.stderr)
     return NOT_PROVEN

@@ -34,7 +34,7 @@ class Subject:
     """A run as signals see it: who it is, since when, and the directories that govern it, its own one last."""
 
     run_id: str
-    started_at: float
+    started_at: float  # by the clock that dates files: RunLock.started_at
     directories: tuple[str, ...]
 
     @property
@@ -58,8 +58,8 @@ def judge(signal: Signal, subject: Subject, now: float) -> Verdict:
     """Whether a signal that stands in one of a run's directories is meant for it, now."""
     if signal.trailers.run_id not in (None, subject.run_id):
         return "other run"
-    expires = signal.trailers.expires_at and trailers.moment(signal.trailers.expires_at)
-    if expires and expires <= now:
+    expires = trailers.moment(signal.trailers.expires_at) if signal.trailers.expires_at else None
+    if expires is not None and expires <= now:
         return "expired"
     # An abort is about what runs when it is written. A stop may wait for the run that it is to prevent.
     if signal.kind == "abort" and signal.arrived_at < subject.started_at:
@@ -86,6 +86,7 @@ class Board:
         self._typed: set[str] = set()  # ids of signals that the keyboard wrote
         self._refused: set[tuple[object, ...]] = set()  # fingerprints of stops for many, refused for this run
         self._unwritten: Request | None = None
+        self._overdue_at = float("inf")  # when the first of the stops becomes an abort, shown or not
         self._changed = anyio.Event()
 
     # --- what a run and its display ask
@@ -113,11 +114,12 @@ class Board:
         """Read the files and note what they ask."""
         now = self._clock()
         found = {kind: self._applying(kind, now) for kind in files.FILE_NAMES}
-        overdue = [request for request in found["stop"] if self._deadline(request) <= now]
+        overdue = [request for request in found["stop"] if _deadline(request) <= now]
+        overdue_at = min(map(_deadline, found["stop"]), default=float("inf"))
         abort = self._noted_abort([*found["abort"], *map(_as_abort, overdue)])
         stop = _first(self.stop, [*found["stop"], *([self._unwritten] if self._unwritten else [])])
-        if (stop, abort) != (self.stop, self.abort):
-            self.stop, self.abort = stop, abort
+        if (stop, abort, overdue_at) != (self.stop, self.abort, self._overdue_at):
+            self.stop, self.abort, self._overdue_at = stop, abort, overdue_at
             self._changed.set()
             self._changed = anyio.Event()
 
@@ -147,7 +149,7 @@ class Board:
             self.look()
             task_status.started()
             while True:
-                overdue_at = self._deadline(self.stop) if self.stop and not self.abort else float("inf")
+                overdue_at = float("inf") if self.abort else self._overdue_at
                 with anyio.move_on_after(max(0.0, overdue_at - self._clock())):
                     await self._changed.wait()
                 self.look()
@@ -173,10 +175,6 @@ class Board:
     def _request(self, signal: Signal) -> Request:
         source: Source = "keyboard" if signal.signal_id in self._typed else "file"
         return Request(signal.kind, signal.reason, source, signal.arrived_at, signal)
-
-    def _deadline(self, request: Request) -> float:
-        timeout_s = request.signal.trailers.timeout_s if request.signal else None
-        return request.since + timeout_s if timeout_s else float("inf")
 
     def _noted_abort(self, found: list[Request]) -> Request | None:
         """Once seen, an abort stays, whatever becomes of its file; only its reason may arrive late."""
@@ -230,6 +228,13 @@ def _path(request: Request) -> str | None:
     return request.signal.path if request.signal else None
 
 
+def _timeout_s(stop: Request) -> float:
+    return (stop.signal.trailers.timeout_s if stop.signal else None) or float("inf")
+
+
+def _deadline(stop: Request) -> float:
+    return stop.since + _timeout_s(stop)
+
+
 def _as_abort(stop: Request) -> Request:
-    timeout_s = stop.signal.trailers.timeout_s if stop.signal else None
-    return replace(stop, kind="abort", reason=f"{stop.reason} (not stopped within {timeout_s:g} s)")
+    return replace(stop, kind="abort", reason=f"{stop.reason} (not stopped within {_timeout_s(stop):g} s)")

@@ -49,18 +49,23 @@ def consume(
 
 
 def clear_leftovers(root: str, board: Board) -> list[str]:
-    """At a start: remove aborts from before it that no live run is still to take; the result is what to warn of."""
+    """At a start: remove aborts from before it, and whatever has expired, unless some live run is still to take it.
+
+    The result is what to warn of.
+    """
     warnings = []
-    for directory in board.subject.directories:
-        signal = files.read(directory, "abort")
-        if signal is None or board.verdict(signal) not in ("stale", "expired"):
+    places = [(directory, kind) for directory in board.subject.directories for kind in files.FILE_NAMES]
+    for directory, kind in places:
+        signal = files.read(directory, kind)
+        if signal is None or (verdict := board.verdict(signal)) not in ("stale", "expired"):
             continue
         if _still_to_take(root, signal, {board.subject.run_id}):
             continue
-        since = trailers.timestamp(signal.arrived_at)
+        why = "older than this run" if verdict == "stale" else "expired"
         try:
             if _removed(signal, "expired"):
-                warnings.append(f"removed {signal.path}, left since {since}: older than this run ({signal.reason})")
+                since = trailers.timestamp(signal.arrived_at)
+                warnings.append(f"removed {signal.path}, left since {since}: {why} ({signal.reason})")
         except SidecarError as error:
             warnings.append(str(error))
     return warnings

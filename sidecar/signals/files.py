@@ -28,6 +28,9 @@ NO_REASON: dict[Kind, str] = {"stop": "no reason given", "abort": "Unknown abort
 _TAKEN = ".taken"
 _LOCK_PATIENCE_S = 1.0
 _RENAME_NOREPLACE = 1  # linux/fs.h
+# The system call behind it is missing from older systems, and older container sandboxes forbid it: there `access`
+# says of everything that it does not exist, and no signal would ever be seen.
+_ACCESS_WORKS = os.access in os.supports_follow_symlinks and os.access("/", os.F_OK, follow_symlinks=False)
 
 
 class Signal:
@@ -68,7 +71,13 @@ def path_of(directory: str, kind: Kind) -> str:
 
 def present(path: str) -> bool:
     """Whether the signal is there: less than a microsecond, and true for a dangling link too."""
-    return os.access(path, os.F_OK, follow_symlinks=False)
+    if _ACCESS_WORKS:
+        return os.access(path, os.F_OK, follow_symlinks=False)
+    try:
+        os.lstat(path)
+    except OSError:
+        return False
+    return True
 
 
 def read(directory: str, kind: Kind) -> Signal | None:

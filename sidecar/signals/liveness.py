@@ -1,7 +1,8 @@
 """Who is running: a run is live while some process holds the lock in its directory.
 
 The kernel drops the lock when its holder dies, however it dies, so there are no stale locks. The file also says
-which workspace the run is bound to, so that `sidecar stop` can tell who will hear it without a database.
+which workspace the run is bound to, so that `sidecar stop` can tell who will hear it without a database. So that it
+need not try the lock of every run that ever was, those that may be live have an entry in a directory of their own.
 """
 
 from __future__ import annotations
@@ -22,13 +23,20 @@ class RunLock:
 
     def __init__(self, root: str, run_id: str, workspace: str | None = None) -> None:
         self._directory = layout.run_directory(root, run_id)
+        self._entry = os.path.join(layout.live_directory(root), run_id)
         self._run_id = run_id
         self._workspace = workspace
         self._file = -1
+        # By the clock that dates files, which lags the wall clock by some milliseconds: what is compared with it,
+        # such as an abort that came before or after the start, is dated by that clock too.
+        self.started_at = 0.0
 
     def acquire(self) -> None:
         """Take it, or say who has it."""
         os.makedirs(self._directory, exist_ok=True)
+        os.makedirs(os.path.dirname(self._entry), exist_ok=True)
+        # The entry before the lock: a live run without one would not be seen. One without a live run does no harm.
+        os.close(os.open(self._entry, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
         # Close-on-exec, as Python opens everything: an agent that inherited it would keep a dead run alive.
         file = os.open(os.path.join(self._directory, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + _GLANCE_S
@@ -44,11 +52,17 @@ class RunLock:
                 time.sleep(0.002)
         # Cut after writing, not before: whoever looks meanwhile must not find an owner without a workspace.
         os.ftruncate(file, os.pwrite(file, os.fsencode(f"{os.getpid()}\n{self._workspace or ''}\n"), 0))
+        os.utime(file)
+        self.started_at = os.fstat(file).st_ctime
         self._file = file
 
     def release(self) -> None:
         """Give it up; a second time does nothing."""
         if self._file >= 0:
+            try:
+                os.unlink(self._entry)
+            except OSError:  # somebody tidied up, or the disk went away: the lock is what counts
+                pass
             os.close(self._file)
             self._file = -1
 
@@ -63,7 +77,7 @@ class RunLock:
 def live_runs(root: str, *, workspace: str | None = None) -> list[str]:
     """The ids of the runs that are being executed now, newest first; of one workspace, where one is given."""
     try:
-        run_ids = os.listdir(layout.runs_directory(root))
+        run_ids = os.listdir(layout.live_directory(root))
     except OSError:
         return []
     return [run_id for run_id in sorted(run_ids, reverse=True) if is_live(root, run_id, workspace=workspace)]

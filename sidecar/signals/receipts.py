@@ -8,6 +8,7 @@ import os
 import stat
 from typing import Any, Literal, TypedDict, TypeGuard
 
+from sidecar.errors import SignalError
 from sidecar.signals.files import Locked, Signal, replace
 
 SUFFIX = ".receipt.json"
@@ -113,11 +114,14 @@ def add(
         "removed": removed,
     }
     directory, name = os.path.split(signal.path)
-    with Locked(directory):
-        earlier = read(signal.path)
-        if earlier is not None and earlier["signal_id"] == receipt["signal_id"]:
-            receipt = _merged(earlier, receipt)
-        replace(directory, name + SUFFIX, json.dumps(receipt, indent=1).encode() + b"\n")
+    try:
+        with Locked(directory):
+            earlier = read(signal.path)
+            if earlier is not None and earlier["signal_id"] == receipt["signal_id"]:
+                receipt = _merged(earlier, receipt)
+            replace(directory, name + SUFFIX, json.dumps(receipt, indent=1).encode() + b"\n")
+    except OSError as error:
+        raise SignalError(f"cannot write the receipt of {signal.path}: {error.strerror}") from None
     return receipt
 
 

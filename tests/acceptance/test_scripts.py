@@ -39,6 +39,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+@pytest.fixture
+def ready(checkout: Path) -> Path:
+    """The copy after a first start, whichever test caused it."""
+    assert run(checkout, "--version").returncode == 0
+    return checkout
+
+
 def test_two_first_starts_at_once_make_one_environment_and_both_work(checkout: Path) -> None:
     command = [str(checkout / "scripts" / "sidecar"), "--version"]
     starts = [
@@ -51,40 +58,48 @@ def test_two_first_starts_at_once_make_one_environment_and_both_work(checkout: P
     assert sum("setting up" in errors for (_, errors), _ in results) == 1
 
 
-def test_the_next_start_is_silent_and_changes_nothing(checkout: Path) -> None:
-    before = (checkout / ".venv" / ".ready-run").stat().st_mtime_ns
-    result = run(checkout, "--version")
+def test_the_next_start_is_silent_and_changes_nothing(ready: Path) -> None:
+    before = (ready / ".venv" / ".ready-run").stat().st_mtime_ns
+    result = run(ready, "--version")
     assert (result.returncode, result.stderr) == (0, "")
-    assert (checkout / ".venv" / ".ready-run").stat().st_mtime_ns == before
+    assert (ready / ".venv" / ".ready-run").stat().st_mtime_ns == before
 
 
-def test_it_runs_from_anywhere_and_through_a_link(checkout: Path, tmp_path: Path) -> None:
+def test_it_runs_from_anywhere_and_through_a_link(ready: Path, tmp_path: Path) -> None:
     (tmp_path / ".swissarmyhammer" / "workspaces" / "here").mkdir(parents=True)
-    (tmp_path / "sc").symlink_to(checkout / "scripts" / "sidecar")
+    (tmp_path / "sc").symlink_to(ready / "scripts" / "sidecar")
     result = subprocess.run([tmp_path / "sc", "stop", "here"], cwd=tmp_path, env=environment(), check=False)
     assert result.returncode == 0
     assert (tmp_path / ".swissarmyhammer" / "workspaces" / "here" / ".stop").exists()
 
 
-def test_the_environment_has_nothing_that_slows_every_start(checkout: Path) -> None:
-    hooks = [path.name for path in (checkout / ".venv").rglob("*.pth")]
+def test_a_search_path_for_cd_does_not_lead_it_astray(ready: Path, tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    elsewhere = {**environment(), "CDPATH": str(tmp_path)}
+    command = ["scripts/sidecar", "--version"]
+    result = subprocess.run(command, cwd=ready, env=elsewhere, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_environment_has_nothing_that_slows_every_start(ready: Path) -> None:
+    hooks = [path.name for path in (ready / ".venv").rglob("*.pth")]
     assert hooks == ["_editable_impl_agent_sidecar.pth"]
-    assert "import re\n" not in (checkout / ".venv" / "bin" / "sidecar").read_text()
+    assert "import re\n" not in (ready / ".venv" / "bin" / "sidecar").read_text()
 
 
-def test_changed_requirements_rebuild_it_once(checkout: Path) -> None:
-    with (checkout / "requirements" / "run.txt").open("a") as file:
+def test_changed_requirements_rebuild_it_once(ready: Path) -> None:
+    with (ready / "requirements" / "run.txt").open("a") as file:
         file.write("# changed\n")
-    (checkout / ".venv" / "left-over").touch()
-    assert "setting up" in run(checkout, "--version").stderr
-    assert not (checkout / ".venv" / "left-over").exists()
-    assert run(checkout, "--version").stderr == ""
+    (ready / ".venv" / "left-over").touch()
+    assert "setting up" in run(ready, "--version").stderr
+    assert not (ready / ".venv" / "left-over").exists()
+    assert run(ready, "--version").stderr == ""
 
 
 def test_without_a_suitable_python_one_line_says_so(checkout: Path, tmp_path: Path) -> None:
     for tool in ("sh", "dirname", "readlink"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
-    shutil.rmtree(checkout / ".venv")
+    shutil.rmtree(checkout / ".venv", ignore_errors=True)
     command = ["sh", str(checkout / "scripts" / "sidecar"), "--version"]
     result = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert result.returncode == 1

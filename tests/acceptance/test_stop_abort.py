@@ -110,6 +110,13 @@ def standing(directory: Path, kind: Kind) -> Signal:
     return found
 
 
+def no_receipt(directory: Path, kind: Kind) -> dict[str, Any]:
+    """What `--wait --json` tells of the signal there while no owner has said what became of it."""
+    signal_id = standing(directory, kind).signal_id
+    path = str(directory / files.FILE_NAMES[kind])
+    return {"signal": kind, "signal_id": signal_id, "path": path, "state": None, "runs": []}
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     project = Path(os.path.realpath(tmp_path)) / "project"
@@ -252,7 +259,9 @@ def test_one_run_can_be_stopped_and_aborted(project: Path) -> None:
     run_id = ulid.new()
     directory = project / ".swissarmyhammer" / "runs" / run_id
     directory.mkdir(parents=True)
-    assert f"Stop signal sent to run: {run_id}\nRun will stop" in succeeded(run("stop", "--run", run_id, cwd=project))
+    told = succeeded(run("stop", "--run", run_id, cwd=project))
+    assert told.startswith(f"Stop signal sent to run: {run_id}\nRun will stop after current iteration completes\n")
+    assert told.endswith("\nNothing is running there now: it will, if resumed, be stopped before its first step\n")
     succeeded(run("abort", "enough", f"--run={run_id}", cwd=project))
     assert standing(directory, "stop").trailers.run_id == run_id
     assert (standing(directory, "abort").trailers.run_id, standing(directory, "abort").reason) == (run_id, "enough")
@@ -407,6 +416,12 @@ def test_a_project_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         (["stop", "my-task", "--timeout", "inf"], "--timeout takes a number"),
         (["stop", "my-task", "--wait="], "--wait takes a number"),
         (["stop", "my-task", "--wait=x"], "--wait takes a number"),
+        (["stop", "my-task", "--wait", "5"], "write --wait=5"),
+        (["abort", "--wait", "5"], "write --wait=5"),
+        (["stop", "my-task", "--cancel", "--wait"], "--cancel takes a signal back"),
+        (["stop", "my-task", "--cancel", "--timeout", "5"], "--cancel takes a signal back"),
+        (["abort", "why", "--cancel"], "--cancel takes a signal back"),
+        (["abort", "--cancel", "--reason", "why"], "--cancel takes a signal back"),
         (["abort", "two", "words"], "put the reason in quotes"),
         (["abort", "--all"], "unknown option --all"),
         (["abort", "--timeout", "5"], "unknown option --timeout"),
@@ -442,6 +457,14 @@ def test_settings_that_cannot_be_read_stop_nobody_from_aborting_the_project(proj
     assert "config.yaml" in failed(run("stop", "my-task", cwd=project))
     succeeded(run("abort", "word", cwd=project))
     assert standing(project / ".swissarmyhammer", "abort").reason == "word"
+
+
+def test_a_settings_file_that_nobody_will_ever_write_to_keeps_nobody_waiting(project: Path, workspace: Path) -> None:
+    os.mkfifo(project / ".swissarmyhammer" / "config.yaml")
+    succeeded(run("stop", "my-task", cwd=project))
+    assert present(workspace, "stop")
+    succeeded(run("abort", "word", cwd=project))
+    assert present(project / ".swissarmyhammer", "abort")
 
 
 def test_a_signal_path_that_is_a_directory_is_one_line(project: Path, workspace: Path) -> None:
@@ -618,7 +641,7 @@ def test_wait_where_no_run_is_live_says_so_and_returns_0(project: Path, workspac
     told = succeeded(run("abort", "--wait", cwd=project))
     assert told.endswith(f"No run is live in project {project}: there is nothing to wait for\n")
     told = succeeded(run("stop", "my-task", "--wait", "--json", cwd=project))
-    assert json.loads(told) == {"signal": "stop", "path": str(workspace / ".stop"), "state": None, "runs": []}
+    assert json.loads(told) == no_receipt(workspace, "stop")
 
 
 @pytest.mark.parametrize("kind", ["stop", "abort"])
@@ -634,7 +657,9 @@ def test_wait_returns_4_when_the_owner_dies_without_a_receipt(project: Path, wor
         waiting = start(kind, "--workspace", "my-task", "--wait=60", "--json", cwd=project)
         until(lambda: files.read(str(workspace), kind) is not None)
         os.kill(doomed.pid, signal.SIGKILL)
-    assert finished(waiting) == (4, "", "the run ended without a receipt; the signal still stands\n")
+    exit_code, out, err = finished(waiting)
+    assert (exit_code, err) == (4, "the run ended without a receipt; the signal still stands\n")
+    assert json.loads(out) == no_receipt(workspace, kind)
 
 
 def test_wait_returns_0_when_the_run_ended_by_itself_and_took_the_stop_along(
@@ -650,10 +675,12 @@ def test_wait_returns_0_when_the_run_ended_by_itself_and_took_the_stop_along(
 
 
 def test_wait_ends_when_somebody_takes_the_signal_back(project: Path, workspace: Path, owner: Owner) -> None:
-    waiting = start("stop", "my-task", "--wait", cwd=project)
+    waiting = start("stop", "my-task", "--wait", "--json", cwd=project)
     until((workspace / ".stop").exists)
+    expected = no_receipt(workspace, "stop")
     succeeded(run("stop", "my-task", "--cancel", cwd=project))
-    code, _, err = finished(waiting)
+    code, out, err = finished(waiting)
+    assert json.loads(out) == expected
     assert (code, err) == (4, f"the signal was taken back or replaced; live: {owner.run_id}\n")
 
 
@@ -689,11 +716,20 @@ def test_every_command_has_help_that_names_its_options_and_writes_nothing(tmp_pa
     common = ["--run", "--reason", "--wait[=S]", "--cancel", "--json", "--project"]
     told = succeeded(run("stop", flag, cwd=tmp_path))
     assert told.startswith("usage: sidecar stop WORKSPACE | --run ID | --all")
-    assert all(option in told for option in [*common, "--all", "--timeout"])
+    assert all(option in told for option in [*common, "--all", "--timeout", "--workspace"])
+    assert max(map(len, told.splitlines())) < 80
     told = succeeded(run("abort", "why", flag, cwd=tmp_path))
     assert told.startswith("usage: sidecar abort [REASON")
     assert all(option in told for option in [*common, "--workspace"])
+    assert max(map(len, told.splitlines())) < 80
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["stop", "--help"], ["abort", "--help"], ["--version"]])
+def test_help_can_be_read_on_a_terminal_that_knows_ascii_only(tmp_path: Path, arguments: list[str]) -> None:
+    told = succeeded(run(*arguments, cwd=tmp_path, PYTHONIOENCODING="ascii"))
+    assert "sidecar" in told
+    assert "\\u" not in told
 
 
 def test_no_command_prints_the_help_and_an_unknown_one_is_bad_usage(tmp_path: Path) -> None:

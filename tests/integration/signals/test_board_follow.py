@@ -66,6 +66,15 @@ async def test_a_stop_that_is_overdue_becomes_an_abort_without_any_event(board: 
     await until(board, lambda: board.abort is not None)
 
 
+async def test_a_timeout_counts_although_another_stop_is_the_one_that_is_shown(board: Board, tmp_path: Path) -> None:
+    (tmp_path / ".stop").write_text("shown")
+    await until(board, board.is_stop_requested)
+    files.write(str(tmp_path / "workspace"), "stop", "please", trailers.signed(timeout_s=0.2))
+    await until(board, lambda: board.abort is not None)
+    assert board.abort
+    assert board.abort.reason == "please (not stopped within 0.2 s)"
+
+
 async def test_a_followed_board_lets_its_directories_go(tmp_path: Path) -> None:
     watcher = Watcher(source_for("auto", print), print)
     board = Board(Subject(ulid.new(), time.time(), (str(tmp_path),)))

@@ -13,6 +13,7 @@ import pytest
 from sidecar.model import ulid
 from sidecar.signals import files, trailers
 from sidecar.signals.board import Board, Subject
+from sidecar.signals.liveness import RunLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,6 +182,17 @@ def test_an_abort_older_than_the_run_is_not_for_it(place: Place) -> None:
     assert board.abort is None
 
 
+def test_an_abort_right_after_the_start_is_for_the_run_although_the_clock_of_files_lags_behind(tmp_path: Path) -> None:
+    for _ in range(200):
+        run_id = ulid.new()
+        with RunLock(str(tmp_path), run_id) as lock:
+            board = Board(Subject(run_id, lock.started_at, (str(tmp_path),)))
+            (tmp_path / ".abort").touch()
+            board.look()
+            assert board.abort is not None
+            (tmp_path / ".abort").unlink()
+
+
 def test_a_copied_abort_with_an_old_modification_time_still_counts(place: Place) -> None:
     (place.project / ".abort").touch()
     os.utime(place.project / ".abort", (0, 0))
@@ -213,6 +225,12 @@ def test_an_expired_signal_is_not_applied(place: Place, kind: files.Kind) -> Non
     place.now = 0
     place.board.look()
     assert place.board.stop or place.board.abort
+
+
+def test_a_signal_that_expired_at_the_beginning_of_time_is_not_applied(place: Place) -> None:
+    (place.project / ".stop").write_text("why\n\nExpires: 1970-01-01T00:00:00Z\n")
+    place.board.look()
+    assert not place.board.is_stop_requested()
 
 
 def test_a_stop_with_a_timeout_becomes_an_abort(place: Place) -> None:

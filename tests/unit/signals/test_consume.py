@@ -165,3 +165,13 @@ def test_a_start_never_clears_a_stop(project: Project) -> None:
     board.subject = replace(board.subject, started_at=time.time() + 1)
     assert clear_leftovers(project.root, board) == []
     assert files.present(signal.path)
+
+
+def test_a_start_clears_a_stop_that_has_expired(project: Project) -> None:
+    written = trailers.signed()
+    written.expires_at = trailers.timestamp(time.time() - 1)
+    path = files.write(project.workspace, "stop", "was for yesterday", written)
+    run_id = project.start_run()
+    warnings = clear_leftovers(project.root, project.board(run_id, time.time()))
+    assert not files.present(path)
+    assert "expired (was for yesterday)" in warnings[0]

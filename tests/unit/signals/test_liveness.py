@@ -160,3 +160,22 @@ def test_somebody_who_only_looks_does_not_keep_an_owner_from_starting(root: str)
     finally:
         done = True
         looker.join()
+
+
+def test_runs_that_are_over_are_not_even_looked_at(tmp_path: Path) -> None:
+    """Otherwise `sidecar stop` would get slower with every run that ever was."""
+    over, live = ulid.new(), ulid.new()
+    with RunLock(str(tmp_path), over):
+        pass
+    with RunLock(str(tmp_path), live):
+        assert os.listdir(layout.live_directory(str(tmp_path))) == [live]
+        assert live_runs(str(tmp_path)) == [live]
+    assert os.listdir(layout.live_directory(str(tmp_path))) == []
+
+
+def test_an_entry_that_a_crash_left_behind_makes_no_run_live(tmp_path: Path) -> None:
+    run_id = ulid.new()
+    with RunLock(str(tmp_path), run_id):
+        entry = os.path.join(layout.live_directory(str(tmp_path)), run_id)
+    open(entry, "w").close()
+    assert live_runs(str(tmp_path)) == []
