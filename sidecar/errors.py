@@ -11,3 +11,23 @@ class ConfigError(SidecarError):
 
 class SignalError(SidecarError):
     """A signal cannot be written, found or cleared."""
+
+
+class AgentFailed(SidecarError):  # noqa: N818 - the contract's name for it
+    """An agent could not be started, or the machinery that supervises it broke."""
+
+
+class ExpressionError(SidecarError):
+    """An expression cannot be read, or failed, or gave something that is not data.
+
+    `kind` is `syntax`, `runtime`, `time`, `memory`, `stack` or `value`; `message` is without the place; `line` and
+    `column` count from 1 inside the expression, None where nobody knows.
+    """
+
+    def __init__(self, message: str, *, kind: str, line: int | None = None, column: int | None = None) -> None:
+        place = f" (line {line}, column {column})" if line is not None and column is not None else ""
+        super().__init__(message + place)
+        self.message = message
+        self.kind = kind
+        self.line = line
+        self.column = column

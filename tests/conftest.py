@@ -14,7 +14,7 @@ hypothesis.settings.load_profile("sidecar")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="chaos and soak tests in their long form")
-    parser.addoption("--real-agents", action="store_true", help="also the real claude, codex and gemini, where installed")
+    parser.addoption("--real-agents", action="store_true", help="also the real claude, codex and gemini")
 
 
 @pytest.fixture(autouse=True)

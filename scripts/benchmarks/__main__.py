@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agents, boundary, report, startup, watching
+from benchmarks import agents, boundary, catalog, report, startup, state, validating, watching
 
 SUBJECTS = {
     "startup": startup.measure,
     "boundary": boundary.measure,
     "watching": watching.measure,
     "agents": agents.measure,
+    "state": state.measure,
+    "catalog": catalog.measure,
+    "validating": validating.measure,
 }
 
 

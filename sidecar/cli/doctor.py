@@ -43,7 +43,8 @@ def _wrapped(topic: str, line: str) -> str:
     if not sys.stdout.isatty():
         return f"{topic:<13} {line}"
     width = max(40, shutil.get_terminal_size().columns)
-    return textwrap.fill(line, width, initial_indent=f"{topic:<13} ", subsequent_indent=" " * 16, break_long_words=False)
+    wrapper = textwrap.TextWrapper(width, f"{topic:<13} ", " " * 16, break_long_words=False)
+    return wrapper.fill(line)
 
 
 def _signals(settings: Settings) -> Iterator[str]:
@@ -74,7 +75,7 @@ def _containment(settings: Settings) -> Iterator[str]:
 def _agents(root: str) -> Iterator[str]:
     from sidecar.agents.adapters import ADAPTERS  # noqa: PLC0415
     from sidecar.catalog import agents  # noqa: PLC0415
-    from sidecar.model.agent import AgentFailed  # noqa: PLC0415
+    from sidecar.errors import AgentFailed  # noqa: PLC0415
 
     listing = agents.listing(root)
     for agent in listing.agents:

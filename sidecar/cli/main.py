@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
 from sidecar import __version__
 from sidecar.errors import SidecarError
 
-BAD_USAGE = 2
+FAILED = 2  # bad usage, too
 # What each command is for; the module of the same name in this package has it. `stop` and `abort` never come this
 # way: sidecar.__main__ sends them to stop_abort.
 COMMANDS = {
     "stop": "let the current iteration finish, then end the run",
     "abort": "end runs now, with every agent and command",
     "agent": "list agents, or run one: sidecar agent run claude 'fix the build'",
+    "validate": "check workflows: every problem at once, with its place",
+    "schema": "the JSON Schema of workflow files, for editors",
+    "graph": "a picture of a workflow's steps and data",
     "doctor": "what is in force here, and what it cannot do",
 }
 
@@ -31,7 +35,10 @@ def main(arguments: list[str]) -> int:
         return int(import_module(f"sidecar.cli.{options.command}").main(options.arguments, options.project))
     except SidecarError as error:
         print(f"sidecar: {error}", file=sys.stderr)
-        return BAD_USAGE
+        return FAILED
+    except BrokenPipeError:  # `… | head`: nobody reads on, and the interpreter must not complain about it at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sidecar.errors import SidecarError
-
 EndReason = Literal[
     "abort", "timeout", "stall", "budget", "stage_gate", "redirect", "sibling_failed", "shutdown", "internal_error"
 ]
@@ -14,10 +12,6 @@ EndReason = Literal[
 Reason = EndReason | Literal["exited"]
 Rung = Literal["exited", "stdin", "term", "kill"]
 RUNGS: tuple[Rung, ...] = ("exited", "stdin", "term", "kill")
-
-
-class AgentFailed(SidecarError):  # noqa: N818 - the contract's name for it
-    """An agent could not be started, or the machinery that supervises it broke."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -13,7 +13,6 @@ from pydantic import (
     Strict,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from sidecar.errors import SidecarError
@@ -50,20 +49,22 @@ class Declaration(BaseModel):
         default=None, description="The only values that it can have."
     )
 
+    @field_validator("default")
+    @classmethod
+    def _default_is_of_its_type(cls, value: JsonValue, info: ValidationInfo) -> JsonValue:
+        if value is not None and "type" in info.data and not is_of_type(value, info.data["type"]):
+            raise ValueError(f"is not of type {info.data['type']}")
+        return value
+
     @field_validator("choices")
     @classmethod
     def _choices_fit(cls, value: tuple[JsonValue, ...] | None, info: ValidationInfo) -> tuple[JsonValue, ...] | None:
         for choice in value or ():
             if "type" in info.data and not is_of_type(choice, info.data["type"]):
                 raise ValueError(f"{choice!r} is not of type {info.data['type']}; a text may need quotes")
+        if value and info.data.get("default") is not None and info.data["default"] not in value:
+            raise ValueError("do not have the default among them")
         return value
-
-    @model_validator(mode="after")
-    def _default_fits(self) -> Self:
-        problem = None if self.default is None else misfit(self.default, self)
-        if problem:
-            raise ValueError(f"the default {problem}")
-        return self
 
     @property
     def is_required(self) -> bool:

@@ -46,8 +46,9 @@ def test_every_command_in_the_readme_works(transcript: subprocess.CompletedProce
 
 def test_what_the_readme_shows_is_what_is_printed(transcript: subprocess.CompletedProcess[str]) -> None:
     printed = transcript.stdout + transcript.stderr
-    shown = [block for block in blocks("README.md", "text") if "signal sent" in block or "not found" in block]
-    assert len(shown) == 2
+    output = ("Stop signal sent", "Workspace not found", "tidy: ")
+    shown = [block for block in blocks("README.md", "text") if block.startswith(output)]
+    assert len(shown) == len(output)
     for block in shown:
         assert block in printed
 

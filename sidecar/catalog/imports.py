@@ -1,0 +1,200 @@
+"""A workflow with everything that it imports: files relative to its own, inside its directory, never in a circle."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sidecar.catalog import definition, yaml_format
+from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.model import expressions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sidecar.catalog.lookup import Source
+    from sidecar.catalog.yaml_format import Document, Problem
+    from sidecar.model.expressions import Site
+    from sidecar.model.workflow import SubAgentTask, Workflow
+
+_DEEPEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A workflow, where it came from, and what it imports."""
+
+    name: str  # by which it was found: its file's
+    source: Source
+    loaded_from: str
+    workflow: Workflow
+    document: Document
+    imports: Mapping[str, Definition]  # by the path that the file has for it
+
+    @property
+    def components(self) -> dict[str, Definition]:
+        """What `include_workflow` finds here, by its `name`."""
+        named = {imported.workflow.name: imported for imported in self.imports.values()}
+        return {name: imported for name, imported in named.items() if name}
+
+    @property
+    def tasks(self) -> dict[str, SubAgentTask]:
+        """What `parallel_foreach` finds here: the tasks of what is imported, and over them its own."""
+        found: dict[str, SubAgentTask] = {}
+        for imported in self.imports.values():
+            found.update(imported.workflow.sub_agent_tasks or {})
+        return found | (self.workflow.sub_agent_tasks or {})
+
+    def sites(self) -> Iterator[Site]:
+        """Every text with expressions in its own file, with its location there."""
+        return expressions.sites(self.workflow, definition.prefix(self.document.value))
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON, so that a run goes on with the very definition that it began with."""
+        files: dict[str, Any] = {}
+        _collect(self, files)
+        return {"name": self.name, "source": self.source, "path": self.loaded_from, "files": files}
+
+
+def load(path: str, name: str, source: Source, directory: str) -> Definition:
+    """The workflow in a file with its imports, which stay inside the directory. DefinitionError has the problems of
+    all the files."""
+    loading = _Loading(source, os.path.realpath(directory), {}, [])
+    loaded = loading.file(path, name, ())
+    if loaded is None or loading.problems:
+        raise DefinitionError(_in_file_order(loading.problems))
+    return loaded
+
+
+def restore(record: Mapping[str, Any]) -> Definition:
+    """A definition as `record` gave it, whatever became of its files."""
+    return _restored(record, record["path"], record["name"])
+
+
+def _collect(loaded: Definition, files: dict[str, Any]) -> None:
+    imports = {entry: imported.loaded_from for entry, imported in loaded.imports.items()}
+    files[loaded.loaded_from] = {"text": loaded.document.text, "imports": imports}
+    for imported in loaded.imports.values():
+        _collect(imported, files)
+
+
+def _restored(record: Mapping[str, Any], path: str, name: str) -> Definition:
+    entry = record["files"][path]
+    document = yaml_format.parse(entry["text"], path)
+    imports = {key: _restored(record, target, _stem(target)) for key, target in entry["imports"].items()}
+    return Definition(name, record["source"], path, definition.parse(document), document, imports)
+
+
+@dataclass(slots=True)
+class _Loading:
+    """One load: what is known of each file already, and every problem so far."""
+
+    source: Source
+    directory: str
+    known: dict[str, Definition | None]
+    problems: list[Problem]
+
+    def file(self, path: str, name: str, chain: tuple[str, ...]) -> Definition | None:
+        """The definition in a file; None where it has problems, which are noted."""
+        try:
+            document = yaml_format.load(path)
+        except DefinitionError as error:
+            self.problems += error.problems
+            return None
+        workflow = None
+        try:
+            workflow = definition.parse(document)
+        except DefinitionError as error:
+            self.problems += error.problems
+        imports = self._imports(document, (*chain, os.path.realpath(path)))
+        if workflow is None:
+            return None
+        loaded = Definition(name, self.source, path, workflow, document, imports)
+        self._check_names(loaded)
+        return loaded
+
+    def _imports(self, document: Document, chain: tuple[str, ...]) -> dict[str, Definition]:
+        """What a file imports. Asked of its value, so that problems in there are told beside the file's own."""
+        where = definition.prefix(document.value)
+        value = document.value[where[0]] if where else document.value
+        entries = value.get("imports") if isinstance(value, dict) else None
+        found: dict[str, Definition] = {}
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            if not isinstance(entry, str) or "\0" in entry:
+                continue  # the definition's own check says so
+            target = os.path.normpath(os.path.join(os.path.dirname(document.path), entry))
+            problem = self._refusal(entry, target, chain)
+            if problem:
+                self.problems.append(document.problem((*where, "imports", index), problem))
+                continue
+            real = os.path.realpath(target)
+            if real not in self.known:
+                self.known[real] = self.file(target, _stem(target), chain)
+            loaded = self.known[real]
+            if loaded is not None:
+                found[entry] = loaded
+        return found
+
+    def _refusal(self, entry: str, target: str, chain: tuple[str, ...]) -> str | None:
+        real = os.path.realpath(target)
+        if os.path.commonpath([real, self.directory]) != self.directory:
+            return f"{entry!r} leads out of {self.directory}"
+        if len(chain) >= _DEEPEST:
+            return f"imports nest more than {_DEEPEST} deep"
+        if real in chain:
+            circle = [*chain[chain.index(real) :], real]
+            return f"imports go in a circle: {' → '.join(os.path.relpath(path, self.directory) for path in circle)}"
+        if not _exists_as_spelled(real, self.directory):
+            return f"no such file: {target}"
+        return None
+
+    def _check_names(self, loaded: Definition) -> None:
+        """Nothing is known by a name that two imports give."""
+        where = definition.prefix(loaded.document.value)
+        givers: dict[tuple[str, str], str] = {}
+        for index, entry in enumerate(loaded.workflow.imports):
+            imported = loaded.imports.get(entry)
+            if imported is None:
+                continue
+            messages = [
+                f"{noun} {name!r} comes from {givers[noun, name]!r} already"
+                for noun, name in _given(imported.workflow)
+                if (noun, name) in givers
+            ]
+            if imported.workflow.name is None and imported.workflow.steps:
+                messages.append(f"{entry!r} has no `name`, by which it could be included")
+            for message in messages:
+                self.problems.append(loaded.document.problem((*where, "imports", index), message))
+            givers |= dict.fromkeys(_given(imported.workflow), entry)
+
+
+def _given(workflow: Workflow) -> Iterator[tuple[str, str]]:
+    """The names that an import gives to its importer."""
+    if workflow.name is not None:
+        yield "component", workflow.name
+    for task in workflow.sub_agent_tasks or ():
+        yield "task", task
+
+
+def _in_file_order(problems: list[Problem]) -> list[Problem]:
+    """The importing file's first, each file's from top to bottom."""
+    files = {path: number for number, path in enumerate(dict.fromkeys(problem.path for problem in problems))}
+    return sorted(problems, key=lambda problem: (files[problem.path], problem.line, problem.column))
+
+
+def _exists_as_spelled(path: str, directory: str) -> bool:
+    """Whether the listings have every name in a path: names are case-sensitive also where the file system is not."""
+    here = directory
+    for part in os.path.relpath(path, directory).split(os.sep):
+        try:
+            if part not in os.listdir(here):
+                return False
+        except OSError:
+            return False
+        here = os.path.join(here, part)
+    return True
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]

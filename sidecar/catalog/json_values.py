@@ -1,0 +1,55 @@
+"""What YAML can say and JSON cannot: state is journalled, and given to JavaScript, as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.catalog.yaml_format import Document, Problem
+
+    Location = tuple[int | str, ...]
+
+
+def not_json(document: Document) -> Iterator[Problem]:
+    """Every value of a document that no JSON text stands for."""
+    for location, message in _misfits(document.value, ()):
+        yield document.problem(location, message)
+
+
+def _misfits(value: object, location: Location) -> Iterator[tuple[Location, str]]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if isinstance(key, str) and not _in_scalar(key):
+                yield from _misfits(child, (*location, key))
+            else:  # `yes:`, `on:`, `1:`: YAML reads them as something else
+                yield location, f"the key {key!r} is not text; put it in quotes"
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _misfits(item, (*location, index))
+    else:
+        message = _in_scalar(value)
+        if message:
+            yield location, message
+
+
+def _in_scalar(value: object) -> str | None:
+    if isinstance(value, str):
+        return None if _is_encodable(value) else "half of a surrogate pair is no character"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value} is not a number that JSON has"
+    if value is None or isinstance(value, int):
+        return None
+    return f"a value of YAML's type {type(value).__name__} cannot be used here"
+
+
+def _is_encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,144 @@
+"""Prompts by name: `.swissarmyhammer/prompts/<name>.md` of the project or the person, front matter and a template."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sidecar.catalog import lookup, yaml_format
+from sidecar.catalog.json_values import not_json
+from sidecar.catalog.yaml_format import DefinitionError, Document, Problem
+from sidecar.model.parameters import Parameter, unknown
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from sidecar.catalog.lookup import Place, Source
+
+_KIND = "prompts"
+_SUFFIXES = (".md",)
+_FENCE = re.compile(r"^---[ \t]*\r?$", re.MULTILINE)
+_PLAIN_NAME = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}", re.ASCII)
+
+
+class FrontMatter(BaseModel):
+    """What stands between the two lines of dashes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str = ""
+    description: str = ""
+    # None: every name that the template mentions is a parameter.
+    parameters: tuple[Parameter, ...] | None = Field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt with its name and where it came from; `body` is a template over its parameters."""
+
+    name: str
+    source: Source
+    loaded_from: str
+    title: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Every prompt there is, and what is wrong with the files that define none."""
+
+    prompts: tuple[Prompt, ...]
+    problems: tuple[str, ...]
+
+
+def find(root: str, name: str) -> Prompt:
+    """The prompt of that name. A broken file is an error, never a reason to take the next one of that name."""
+    where = lookup.directories(root, _KIND)
+    known = lookup.search(where, _SUFFIXES)
+    if name not in known:
+        raise lookup.not_found("prompt", name, known, [directory for _, directory in where])
+    return _prompt(known[name])
+
+
+def listing(root: str) -> Listing:
+    """All prompts of a project, by name. A broken file hides no other."""
+    prompts: list[Prompt] = []
+    problems: list[str] = []
+    for place in lookup.search(lookup.directories(root, _KIND), _SUFFIXES).values():
+        try:
+            prompts.append(_prompt(place))
+        except DefinitionError as error:
+            problems.extend(error.problems)
+    return Listing(tuple(prompts), tuple(problems))
+
+
+def _prompt(place: Place) -> Prompt:
+    assert place.path is not None  # there are no prompts but files
+    front, body, first_line = _parts(yaml_format.text_of(place.path), place.path)
+    used = list(dict.fromkeys(match.group(1) for match in _PLAIN_NAME.finditer(body)))
+    if front.parameters is None:
+        declared = tuple(Parameter(name=name) for name in used)
+    else:
+        declared = front.parameters
+        _check_names(declared, body, place.path, first_line)
+    return Prompt(place.name, place.source, place.path, front.title, front.description, declared, body)
+
+
+def _parts(text: str, path: str) -> tuple[FrontMatter, str, int]:
+    """The front matter, the template, and the line on which that begins."""
+    text = text.removeprefix("\ufeff")
+    opening = _FENCE.match(text)
+    if opening is None:
+        return FrontMatter(), text, 1
+    closing = _FENCE.search(text, opening.end())
+    if closing is None:
+        raise DefinitionError([Problem.at(path, (1, 1), "the front matter has no second line of dashes")])
+    # With the line break behind the first fence, each line keeps its number.
+    document = yaml_format.parse(text[opening.end() : closing.start()], path)
+    body = text[closing.end() :].removeprefix("\n")
+    return _front_matter(document), body, text.count("\n", 0, closing.end()) + 2
+
+
+def _front_matter(document: Document) -> FrontMatter:
+    problems = list(not_json(document))
+    if not problems and not isinstance(document.value, dict | None):
+        problems = [document.problem((), "the front matter is a mapping, `name: value` on each line")]
+    if problems:
+        raise DefinitionError(problems)
+    try:
+        return FrontMatter.model_validate(document.value or {})
+    except ValidationError as error:
+        details = sorted(error.errors(), key=lambda detail: document.place(detail["loc"]))
+        raise DefinitionError([document.problem(detail["loc"], _message(detail)) for detail in details]) from None
+
+
+def _check_names(declared: tuple[Parameter, ...], body: str, path: str, first_line: int) -> None:
+    names = [parameter.name for parameter in declared]
+    problems = [Problem.at(path, (1, 1), f"parameter {name!r} is declared twice") for name in _repeated(names)]
+    for match in _PLAIN_NAME.finditer(body):
+        if match.group(1) not in names:
+            line = first_line + body.count("\n", 0, match.start())
+            column = match.start() - body.rfind("\n", 0, match.start())
+            problems.append(Problem.at(path, (line, column), unknown(match.group(1), names, "parameter")))
+    if problems:
+        raise DefinitionError(problems)
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if names.count(name) > 1))
+
+
+def _message(detail: ErrorDetails) -> str:
+    location = detail["loc"]
+    name = ".".join(str(part) for part in location)
+    if detail["type"] == "extra_forbidden":
+        model = Parameter if location[0] == "parameters" else FrontMatter
+        return unknown(str(location[-1]), model.model_fields, "key")
+    if detail["type"] == "value_error":
+        return f"{name} {detail['ctx']['error']}"
+    return f"{name}: {detail['msg']}"

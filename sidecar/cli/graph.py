@@ -1,0 +1,31 @@
+"""`sidecar graph`: a picture of a workflow's steps and of its data."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from sidecar import layout
+
+_FORMATS = ("mermaid", "dot", "svg", "ascii")
+
+
+def main(arguments: list[str], project: str | None) -> int:
+    """Draw on standard output."""
+    parser = argparse.ArgumentParser(
+        prog="sidecar graph", description="Draw a workflow: its steps, and how its computed fields follow from others."
+    )
+    parser.add_argument("workflow", metavar="NAME|FILE", help="which one")
+    parser.add_argument(
+        "--format", choices=_FORMATS, default=None, help="default: ascii on a terminal, mermaid elsewhere"
+    )
+    options = parser.parse_args(arguments)
+    from sidecar.engine import named, picture  # noqa: PLC0415 - pydantic and yaml, only for those who need them
+    from sidecar.engine.drawing import FORMATS  # noqa: PLC0415
+
+    root = layout.find_root(project, os.environ)
+    definition = named.Named(root, options.workflow).load()
+    chosen = options.format or ("ascii" if sys.stdout.isatty() else "mermaid")
+    print(FORMATS[chosen](picture.picture(definition)), end="")
+    return 0

@@ -1,0 +1,189 @@
+"""Mistakes in expressions: what JavaScript cannot read, names that nobody knows, values that a shell would run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from sidecar.engine.checks import names as known
+from sidecar.errors import ExpressionError
+from sidecar.model.language import Role
+from sidecar.state import tokens
+from sidecar.state.holes import FILTERS, Hole, TemplateError, split
+from sidecar.state.path_text import PathError, compile_path
+from sidecar.state.shell import ShellError, unsafe_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.engine.checks.names import Names
+    from sidecar.engine.findings import Notes, Severity
+    from sidecar.model.expressions import Site
+    from sidecar.state.script import Script
+    from sidecar.state.tokens import Token
+
+_CODE = frozenset({Role.TRANSFORM, Role.CHECK})
+
+
+@dataclass(slots=True)
+class Expressions:
+    """The check of one file. `lenient`: tasks for importers, who may know names that this file does not."""
+
+    script: Script
+    notes: Notes
+    names: Names
+    lent: Names  # the same, for the tasks: with what the importers have
+    lenient: frozenset[str]
+
+    def check(self, site: Site) -> None:
+        """Note everything that is wrong with one text."""
+        if site.role is Role.SOURCE:
+            return  # a path of the state: it is checked with the computed fields
+        if site.role is Role.PATTERN:
+            self._pattern(site)
+        elif site.role in _CODE:
+            self._code(site, site.text, 0)
+        else:
+            self._template(site)
+
+    def _template(self, site: Site) -> None:
+        try:
+            parts = split(site.text)
+        except TemplateError as error:
+            self.notes.inside(site, error.offset, error.message)
+            return
+        holes = [part for part in parts if isinstance(part, Hole)]
+        if site.role is Role.CONDITION and not holes:
+            self._code(site, site.text, 0)
+            return
+        sound = [self._code(site, hole.source, hole.source_offset) for hole in holes]
+        alone = len(holes) == 1 and not any(part.strip() for part in parts if isinstance(part, str))
+        if site.role in (Role.CONDITION, Role.ITEMS) and not alone:
+            what = "a condition, and text always holds" if site.role is Role.CONDITION else "a list"
+            self.notes.inside(
+                site, 0, f"{{{{ }}}} among other text is text, not {what}: put all of it into one {{{{ }}}}"
+            )
+        if site.role is Role.COMMAND:
+            self._command(site)
+        if site.role is Role.PATH and all(sound):
+            self._path(site)
+
+    def _command(self, site: Site) -> None:
+        try:
+            for offset, why in unsafe_places(site.text):
+                self.notes.inside(site, offset, why)
+        except ShellError as error:
+            self.notes.inside(site, 0, str(error))
+
+    def _path(self, site: Site) -> None:
+        try:
+            compile_path(site.text, self.script.compile)
+        except PathError as error:
+            self.notes.inside(site, 0, str(error))
+
+    def _pattern(self, site: Site) -> None:
+        program = self.script.compile(f"new RegExp({json.dumps(site.text)}), 0")
+        world = self.script.world()
+        try:
+            world.run(program)
+        except ExpressionError as error:
+            self.notes.inside(site, 0, f"not a regular expression: {error.message}")
+        finally:
+            world.close()
+
+    def _code(self, site: Site, source: str, at: int) -> bool:
+        """Check JavaScript that stands at an offset of the text; whether it can be read."""
+        try:
+            program = self.script.compile(source)
+        except ExpressionError as error:
+            inner = _offset(source, error.line, error.column)
+            self.notes.inside(site, at + inner, error.message)
+            return False
+        names = self.names if site.task is None else self.lent
+        visible = known.visible(site, names, len(self.notes.prefix))
+        unknown = [name for name in program.names if name not in visible]
+        if unknown or "inputs" in program.names:
+            found = tokens.scan(source).tokens
+            for name in unknown:
+                self._unknown(site, name, at, found, names)
+            if "inputs" in program.names:
+                self._inputs(site, at, found, names)
+        return True
+
+    def _unknown(self, site: Site, name: str, at: int, found: list[Token], names: Names) -> None:
+        places = list(_mentions(found, name))
+        if any(_before(found, index) == "typeof" for index in places):
+            return  # the author asks whether there is one
+        index = next((index for index in places if _after(found, index) != ":"), places[0] if places else 0)
+        message = self._advice(site, name, _before(found, index), names)
+        self.notes.inside(site, at + found[index].at, message, self._severity(site, names))
+
+    def _severity(self, site: Site, names: Names) -> Severity:
+        return "warning" if names.dynamic or site.task in self.lenient else "error"
+
+    def _advice(self, site: Site, name: str, before: str, names: Names) -> str:
+        visible = known.visible(site, names, len(self.notes.prefix))
+        if visible is known.AT_THE_START and name in names.flat:
+            return f"{name!r} is not there yet: the defaults can use inputs, now() and uuid() only"
+        if name in known.SECTIONS:
+            return f"unknown name {name!r}: names are flat in expressions, so {name}.files is written files"
+        if name in known.ELSEWHERE:
+            return f"{name!r} is not known here: it exists {known.ELSEWHERE[name]}"
+        if name in names.inputs:
+            return f"unknown name {name!r}; did you mean 'inputs.{name}'?"
+        near = get_close_matches(name, FILTERS if before == "|" else sorted(visible), 1)
+        if near:
+            return f"unknown name {name!r}; did you mean {near[0]!r}?"
+        return f"unknown name {name!r}: no field has it, and no step writes it"
+
+    def _inputs(self, site: Site, at: int, found: list[Token], names: Names) -> None:
+        """`inputs.x` for an x that nobody declares."""
+        declared = set(names.inputs)
+        if site.task is not None and site.task in names.tasks:
+            declared.update(names.tasks[site.task].inputs)
+        for index in _mentions(found, "inputs"):
+            name = _member(found, index)
+            if name is None or name in declared:
+                continue
+            place = at + found[index].at
+            if not declared:
+                message = f"no inputs are declared: inputs.{name} is always undefined"
+                self.notes.inside(site, place, message, "warning")
+                continue
+            near = get_close_matches(name, sorted(declared), 1)
+            told = f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(sorted(declared))}"
+            self.notes.inside(site, place, f"unknown input {name!r}; {told}", self._severity(site, names))
+
+
+def _offset(source: str, line: int | None, column: int | None) -> int:
+    lines = source.split("\n")
+    if line is None or not 1 <= line <= len(lines):
+        return 0
+    return min(sum(len(row) + 1 for row in lines[: line - 1]) + max((column or 1) - 1, 0), len(source))
+
+
+def _mentions(found: list[Token], name: str) -> Iterator[int]:
+    """Where a word stands that is not the name of a property."""
+    for index, token in enumerate(found):
+        if token.kind == "word" and token.text == name and _before(found, index) not in (".", "?."):
+            yield index
+
+
+def _before(found: list[Token], index: int) -> str:
+    return found[index - 1].text if index else ""
+
+
+def _after(found: list[Token], index: int) -> str:
+    return found[index + 1].text if index + 1 < len(found) else ""
+
+
+def _member(found: list[Token], index: int) -> str | None:
+    """The property that is taken of a name, where it stands in the source."""
+    following = found[index + 2] if index + 2 < len(found) else None
+    if following is not None and _after(found, index) in (".", "?.") and following.kind == "word":
+        return following.text
+    if following is not None and _after(found, index) == "[" and following.kind == "string":
+        return following.text[1:-1] if _after(found, index + 2) == "]" else None
+    return None

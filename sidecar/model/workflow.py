@@ -1,0 +1,231 @@
+"""What a workflow is: its inputs, its state, its steps, and what it wants when something goes wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    Strict,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+
+from sidecar.model.language import (
+    Count,
+    Duration,
+    Flag,
+    Identifier,
+    Name,
+    ParameterName,
+    Path,
+    PositiveDuration,
+    Role,
+    Strictly,
+    Text,
+)
+from sidecar.model.parameters import Declaration, Parameter, Type
+from sidecar.model.steps_control import Steps
+
+FieldTypes: TypeAlias = dict[Identifier, Type]
+
+
+class Input(Declaration):
+    """One input, as its workflow declares it."""
+
+
+def _sources(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value and all(isinstance(source, str) and source.strip() for source in value):
+        return tuple(value)
+    raise ValueError("has to be a path, such as raw.files, or a list of paths")
+
+
+def _import_path(value: str) -> str:
+    if value.startswith(("/", "~")) or "\0" in value or not value.endswith((".yaml", ".yml")):
+        raise ValueError(f"{value!r} is no import: a .yaml or .yml file, relative to this one")
+    return value
+
+
+Sources: TypeAlias = Annotated[
+    str | tuple[str, ...],
+    PlainValidator(_sources),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": r"\S"},
+                {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1},
+            ]
+        }
+    ),
+]
+Import: TypeAlias = Annotated[
+    str, AfterValidator(_import_path), Field(json_schema_extra={"pattern": r"^[^/~\x00][^\x00]*\.ya?ml$"})
+]
+
+
+class Computed(Strictly):
+    """A field that follows from others, and is computed again whenever one of them changes."""
+
+    from_: Annotated[Sources, Role.SOURCE] = Field(
+        alias="from", description="What it follows from: one path, which is `input`, or several: `input[0]` and so on."
+    )
+    transform: Annotated[Text, Role.TRANSFORM] = Field(
+        description="JavaScript: an expression, an object literal, or a function body with `return`."
+    )
+    description: str = Field(default="", description="What it is.")
+    on_error: Literal["use_fallback", "propagate", "ignore"] = Field(
+        default="propagate", description="Where it cannot be computed: the fallback, an error, or the value as it was."
+    )
+    fallback: JsonValue = Field(default=None, description="The value for `use_fallback`.")
+    validate_: Annotated[Text | None, Role.CHECK] = Field(
+        default=None, alias="validate", description="JavaScript over `output`; where it is false, that is an error."
+    )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Every path that it follows from."""
+        return (self.from_,) if isinstance(self.from_, str) else self.from_
+
+
+class StateSchema(Strictly):
+    """The fields of the state."""
+
+    raw: FieldTypes = Field(default={}, description="Fields that steps write.")
+    state: FieldTypes = Field(default={}, description="More fields that steps write.")
+    computed: dict[Identifier, Computed] = Field(default={}, description="Fields that follow from others.")
+
+
+class DefaultState(Strictly):
+    """What the state begins with."""
+
+    raw: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of `raw`.")
+    state: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of `state`.")
+
+
+class TaskErrors(Strictly):
+    """What a sub-agent task does when one of its steps failed."""
+
+    return_on_error: Flag = Field(default=True, description="Give the error to the step that started the task.")
+    cleanup_on_error: Steps | None = Field(default=None, description="Steps before it is given back.")
+
+
+class SubAgentTask(Strictly):
+    """Steps that `parallel_foreach` runs once for each of its items."""
+
+    description: str = Field(default="", description="What it is for.")
+    inputs: Annotated[dict[Identifier, JsonValue], Role.VALUE] = Field(
+        default={}, description="Names for its steps, with their values: `item` and `index` are in scope."
+    )
+    steps: Steps = Field(description="What it does.")
+    error_handling: TaskErrors = Field(default=TaskErrors(), description="What it does when that fails.")
+
+
+class ErrorCollection(Strictly):
+    """Where errors are kept."""
+
+    enabled: Flag = Field(default=True, description="Whether they are.")
+    state_path: Annotated[Path, Role.PATH] = Field(default="raw.workflow_errors", description="Where to.")
+    include_stack_traces: Flag = Field(default=False, description="With the place in the JavaScript.")
+
+
+class ErrorHandling(Strictly):
+    """What the run does with an error that no step took care of."""
+
+    on_error: Literal["checkpoint_and_fail", "continue", "retry_workflow"] = Field(
+        default="checkpoint_and_fail", description="Fail, resumable; on with the next step; or from the start again."
+    )
+    retry_count: Annotated[Count, Role.TEMPLATE] = Field(default=3, description="How many times, for `retry_workflow`.")
+    retry_delay_s: Annotated[Duration, Role.TEMPLATE] = Field(
+        default=1.0,
+        json_schema_extra={"default": "1s"},
+        alias="retry_delay",
+        description="Wait before that: milliseconds, or 30s, 5m, 2h.",
+    )
+    error_collection: ErrorCollection | None = Field(default=None, description="Keep every error in the state.")
+    on_failure: Steps | None = Field(default=None, description="Steps when the run fails; `error` is in scope.")
+
+
+class OnResume(Strictly):
+    """How a run goes on that was interrupted."""
+
+    retry_failed_steps: Flag = Field(default=True, description="Do the step again that failed.")
+    skip_completed_steps: Flag = Field(default=True, description="What is done stays done.")
+    reset_error_counts: Flag = Field(default=False, description="Begin to count retries again.")
+
+    @field_validator("skip_completed_steps")
+    @classmethod
+    def _done_is_done(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("a completed step is never executed again; start a new run instead")
+        return value
+
+
+class RunLimits(Strictly):
+    """Where a run ends for its own good: `LimitReached`, exit code 3. Counted across resumes."""
+
+    max_iterations: Annotated[Count | None, Role.TEMPLATE] = Field(
+        default=None, description="Iterations of all loops together."
+    )
+    max_duration_s: Annotated[PositiveDuration | None, Role.TEMPLATE] = Field(
+        default=None, alias="max_duration", description="Time in which it runs: milliseconds, or 30s, 5m, 2h."
+    )
+    max_cost_usd: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="What its agents may cost."
+    )
+    max_transitions: Annotated[Count | None, Role.TEMPLATE] = Field(default=None, description="Steps executed.")
+
+
+class Workflow(Strictly):
+    """A workflow, or a component that others import."""
+
+    model_config = ConfigDict(
+        title="sidecar workflow",
+        json_schema_extra={"anyOf": [{"required": ["steps"]}, {"required": ["sub_agent_tasks"]}]},
+    )
+
+    name: Name | None = Field(
+        default=None, description="The name by which a component is included; a workflow is found by its file's name."
+    )
+    version: str = Field(default="", description="For people; in quotes.")
+    description: str = Field(default="", description="What it accomplishes; lists show it.")
+    inputs: dict[ParameterName, Input] = Field(
+        default={},
+        description="What the caller gives: `inputs` in every scope. Required ones come first on a command line.",
+    )
+    imports: tuple[Import, ...] = Field(default=(), description="Components, as files relative to this one.")
+    default_state: DefaultState = Field(default=DefaultState(), description="What the state begins with.")
+    state_schema: StateSchema = Field(default=StateSchema(), description="The fields of the state.")
+    steps: Steps | None = Field(default=None, description="What it does.")
+    sub_agent_tasks: dict[Name, SubAgentTask] | None = Field(
+        default=None, validate_default=True, description="What `parallel_foreach` can do for its items."
+    )
+    error_handling: ErrorHandling = Field(default=ErrorHandling(), description="What to do with errors.")
+    on_resume: OnResume = Field(default=OnResume(), description="How to go on after an interruption.")
+    limits: RunLimits = Field(default=RunLimits(), description="Where a run ends for its own good.")
+
+    @field_validator("sub_agent_tasks")
+    @classmethod
+    def _does_something(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and info.data.get("steps", ()) is None:
+            raise ValueError("`steps` is missing: there is nothing to do, and no `sub_agent_tasks` for others")
+        return value
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Its inputs with their names, in the order of the file."""
+        return parameters(self.inputs)
+
+
+def parameters(inputs: dict[str, Input]) -> tuple[Parameter, ...]:
+    """Inputs as parameters, which know their names."""
+    return tuple(
+        Parameter(name=name, **{key: getattr(given, key) for key in given.model_fields_set})
+        for name, given in inputs.items()
+    )

@@ -1,0 +1,1 @@
+"""A run's values: JavaScript expressions over them, and fields computed from them."""

@@ -1,0 +1,282 @@
+"""A run's state: raw and state are written, computed fields follow, and an update happens as a whole or not at all."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from sidecar.errors import ExpressionError
+from sidecar.state import paths
+from sidecar.state.graph import Dependencies, Graph, Source
+from sidecar.state.values import glimpse, plain, same, truthy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sidecar.state.program import Program
+    from sidecar.state.script import Script
+
+OnError = Literal["use_fallback", "propagate", "ignore"]
+_UNSET: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """How a field is computed. One source is `input` itself, several (a tuple) are the items of `input`."""
+
+    sources: str | tuple[str, ...]
+    transform: str
+    on_error: OnError = "propagate"
+    fallback: Any = None
+    validate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write of an update; `path` begins with raw. or state."""
+
+    path: str | paths.Path
+    value: Any = None
+    operation: str = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an update led to: the state's version, and the computed fields that have another value now."""
+
+    version: int
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """That a field was computed. `input` and `output` are cut short where they are large."""
+
+    field: str
+    trigger: str
+    input: Any
+    output: Any
+    duration_ms: float
+    error: str | None
+    version: int
+    applied: bool = True  # False: the update was undone
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A transaction under way."""
+
+    sections: dict[str, Any]
+    computed: dict[str, Any]
+    changed: list[str] = field(default_factory=list)
+    trace: list[Transformation] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    transform: Program
+    validate: Program | None
+    inputs: tuple[str | int, ...] | list[tuple[str | int, ...]]
+
+
+class Reactive:
+    """The state of one run. Values that it gives are shared: they are not to be changed by who gets them.
+
+    A field is computed when all its sources are there, once per update, after the fields that it reads, and only if
+    one of its sources has another value than before. It then has the value that computing everything from scratch
+    would give. An error that is ignored leaves the field without a value, and so the fields that read it.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        fields: Mapping[str, Computed],
+        *,
+        raw: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        declared: Iterable[str] = (),
+        version: int = 0,
+        trace_length: int = 200,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`declared` are names that expressions find to be null, not undefined, before anyone sets them."""
+        self._fields = dict(fields)
+        self._timer = timer
+        self.graph = Graph({name: _tuple(computed.sources) for name, computed in fields.items()})
+        self._compiled = {name: self._compile(script, name) for name in self.graph.order}
+        self.version = version
+        self.transformations = 0
+        self.trace: deque[Transformation] = deque(maxlen=trace_length)
+        self.world = script.world()
+        self._sections: dict[str, Any] = {"raw": {}, "state": {}}
+        self._computed: dict[str, Any] = {}
+        for name in (*declared, *fields):
+            self.world.set(name, None)
+        writes = [
+            Write((section, name), value)
+            for section, given in (("raw", raw), ("state", state))
+            for name, value in (given or {}).items()
+        ]
+        self._transact(writes, version)
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """What steps and agents wrote."""
+        return dict(self._sections["raw"])
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The other values that are written."""
+        return dict(self._sections["state"])
+
+    @property
+    def computed(self) -> dict[str, Any]:
+        """The fields that have a value now."""
+        return dict(self._computed)
+
+    def flattened(self) -> dict[str, Any]:
+        """What expressions and agents see: computed over raw over state."""
+        return {**self._sections["state"], **self._sections["raw"], **self._computed}
+
+    def dependencies(self, name: str) -> Dependencies:
+        """What a field reads and who reads it."""
+        return self.graph.dependencies(name)
+
+    def update(self, writes: Sequence[Write]) -> Update:
+        """All writes and every recomputation, or, with the error, none of it."""
+        if not writes:
+            return Update(self.version, ())
+        changed = self._transact(writes, self.version + 1)
+        return Update(self.version, changed)
+
+    def close(self) -> None:
+        """Let the evaluator forget it."""
+        self.world.close()
+
+    def _compile(self, script: Script, name: str) -> _Compiled:
+        computed, sources = self._fields[name], self.graph.sources[name]
+        try:
+            transform = script.compile(computed.transform)
+            validate = script.compile(computed.validate) if computed.validate is not None else None
+        except ExpressionError as error:
+            raise _of_field(name, error) from None
+        refs = [(source.key, *source.inner) for source in sources]
+        return _Compiled(transform, validate, refs[0] if isinstance(computed.sources, str) else refs)
+
+    def _transact(self, writes: Sequence[Write], version: int) -> tuple[str, ...]:
+        attempt = _Attempt(self._sections, dict(self._computed))
+        try:
+            with self.world.transaction():
+                touched = dict.fromkeys(key for write in writes for key in self._write(attempt, write))
+                self._recompute(attempt, touched, version)
+        except BaseException:
+            self.trace += [replace(one, applied=False) for one in attempt.trace]
+            raise
+        self._sections, self._computed = attempt.sections, attempt.computed
+        self.version = version
+        self.transformations += len(attempt.trace)
+        self.trace += attempt.trace
+        return tuple(attempt.changed)
+
+    def _write(self, attempt: _Attempt, write: Write) -> list[str]:
+        """One write, here and in the world; the keys that it touched."""
+        path = paths.parse(write.path) if isinstance(write.path, str) else write.path
+        change = paths.apply(attempt.sections, path, write.operation, plain(write.value, paths.show(path)))
+        attempt.sections = change.state
+        keys = []
+        for patch in change.patches:
+            key = f"{patch.section}.{patch.name}"
+            self.world.patch(key, patch.inner, patch.value, whole=change.state[patch.section][patch.name])
+            self._show(patch.name)
+            keys.append(key)
+        return keys
+
+    def _show(self, name: str) -> None:
+        """Let expressions see under a name what the flattened view has there."""
+        sections = (f"{section}.{name}" for section in ("computed", "raw", "state"))
+        self.world.alias(name, next((key for key in sections if key in self.world), name))
+
+    def _recompute(self, attempt: _Attempt, touched: Iterable[str], version: int) -> None:
+        """In dependency order: a queue of positions, which grows by the readers of what changed."""
+        position, order = self.graph.position, self.graph.order
+        waiting = sorted({position[name] for key in touched for name in self.graph.readers(key)})
+        queued = set(waiting)
+        while waiting:
+            name = order[heapq.heappop(waiting)]
+            if not self._refresh(attempt, name, version):
+                continue
+            attempt.changed.append(name)
+            self._show(name)
+            for reader in self.graph.readers(f"computed.{name}"):
+                if position[reader] not in queued:
+                    queued.add(position[reader])
+                    heapq.heappush(waiting, position[reader])
+
+    def _refresh(self, attempt: _Attempt, name: str, version: int) -> bool:
+        """Whether the field has another value now."""
+        sources = self.graph.sources[name]
+        now = [_at(attempt.sections, attempt.computed, source) for source in sources]
+        before = [_at(self._sections, self._computed, source) for source in sources]
+        if all(map(same, now, before)):
+            return False
+        old = attempt.computed.get(name, _UNSET)
+        if any(value is _UNSET for value in now):
+            new = _UNSET
+        else:
+            trigger = next(
+                one
+                for one, new, old in zip(_tuple(self._fields[name].sources), now, before, strict=True)
+                if not same(new, old)
+            )
+            new = self._compute(attempt, name, trigger, now, version)
+        if same(new, old):
+            return False
+        if new is _UNSET:
+            del attempt.computed[name]
+            self.world.remove(f"computed.{name}")
+        else:
+            attempt.computed[name] = new
+            self.world.set(f"computed.{name}", new)
+        return True
+
+    def _compute(self, attempt: _Attempt, name: str, trigger: str, inputs: list[Any], version: int) -> Any:
+        computed, compiled = self._fields[name], self._compiled[name]
+        given = inputs[0] if isinstance(computed.sources, str) else inputs
+        begin = self._timer()
+        error: ExpressionError | None = None
+        output = _UNSET
+        try:
+            output = self.world.run(compiled.transform, bind={"input": compiled.inputs})
+            self._validate(name, output)
+        except ExpressionError as raised:
+            error = raised
+            output = computed.fallback if computed.on_error == "use_fallback" else _UNSET
+        duration_ms = (self._timer() - begin) * 1000
+        shown = None if output is _UNSET else glimpse(output)
+        said = str(error) if error else None
+        attempt.trace.append(Transformation(name, trigger, glimpse(given), shown, duration_ms, said, version))
+        if error and computed.on_error == "propagate":
+            raise _of_field(name, error) from None
+        return output
+
+    def _validate(self, name: str, output: Any) -> None:
+        check, inputs = self._compiled[name].validate, self._compiled[name].inputs
+        if check and not truthy(self.world.run(check, {"output": output}, bind={"input": inputs})):
+            raise ExpressionError(f"its value fails `{check.source.strip()}`", kind="value")
+
+
+def _at(sections: dict[str, Any], computed: dict[str, Any], source: Source) -> Any:
+    values = computed if source.section == "computed" else sections[source.section]
+    return paths.get(values, (source.name, *source.inner), _UNSET)
+
+
+def _of_field(name: str, error: ExpressionError) -> ExpressionError:
+    message = f"computed field {name!r}: {error.message}"
+    return ExpressionError(message, kind=error.kind, line=error.line, column=error.column)
+
+
+def _tuple(sources: str | Sequence[str]) -> tuple[str, ...]:
+    return (sources,) if isinstance(sources, str) else tuple(sources)

@@ -1,0 +1,158 @@
+"""Values between Python and JavaScript: JSON text, and beside it the numbers that JSON does not know."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from sidecar.errors import ExpressionError
+
+Path = tuple[str | int, ...]
+_LARGEST = 2**53 - 1  # above, neighbouring integers are one number to JavaScript
+_MAYBE_LARGE = re.compile("[1-9][0-9]{15}")
+_ODD = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# ASCII only: lone surrogates travel as escapes, and the text is its own UTF-8.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def pack(value: object, what: str) -> tuple[str, str]:
+    """JSON text, and the odd numbers in it as JSON text too, empty where there are none. `what` is for the error."""
+    try:
+        text = _encode(value)
+    except RecursionError:
+        raise ExpressionError(f"{what} is nested too deeply for an expression", kind="value") from None
+    except TypeError as error:
+        raise ExpressionError(f"{what} is not data that an expression can read: {error}", kind="value") from None
+    except ValueError as error:
+        if "ircular" in str(error):
+            raise ExpressionError(f"{what} refers to itself", kind="value") from None
+        odd: list[tuple[Path, str]] = []
+        text = _encode(_without_odd(value, (), odd))
+        return _exact(text, value, what), _encode(odd)
+    return _exact(text, value, what), ""
+
+
+def unpack(text: str) -> Any:
+    """What the realm's `encode` gave: JSON, or `u`ndefined, which is None, or `o`dd numbers and then JSON."""
+    kind = text[:1]
+    if kind == "u":
+        return None
+    try:
+        if kind != "o":
+            return _decode(text)
+        odd, text = text[1:].split("\n", 1)
+        value = _decode(text)
+        for path, name in json.loads(odd):
+            if not path:
+                return _ODD[name]
+            target = value
+            for key in path[:-1]:
+                target = target[key]
+            target[path[-1]] = _ODD[name]
+    except RecursionError:
+        raise ExpressionError("the result is nested too deeply", kind="value") from None
+    return value
+
+
+def same(one: object, other: object) -> bool:
+    """Whether an expression could not tell them apart: true is not 1, but 1.0 is, and NaN is itself."""
+    if one is other:
+        return True
+    if isinstance(one, dict) and isinstance(other, dict):
+        return len(one) == len(other) and all(key in other and same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return False  # the two booleans are single objects
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+        return True
+    return bool(one == other)
+
+
+def _decode(text: str) -> Any:
+    # JavaScript writes large floats as digits too, and a float they have to stay: as an integer it would be refused
+    # when it goes back in.
+    return json.loads(text, parse_int=_number) if _MAYBE_LARGE.search(text) else json.loads(text)
+
+
+def _number(digits: str) -> int | float:
+    number = int(digits)
+    return number if abs(number) <= _LARGEST else float(digits)
+
+
+def _without_odd(value: object, path: Path, odd: list[tuple[Path, str]]) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        odd.append((path, "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"))
+        return None
+    if isinstance(value, dict):
+        return {key: _without_odd(one, (*path, key), odd) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_odd(one, (*path, index), odd) for index, one in enumerate(value)]
+    return value
+
+
+def _exact(text: str, value: object, what: str) -> str:
+    # A search costs a tenth of a look at every value; texts full of digits pay for both.
+    if _MAYBE_LARGE.search(text) and (large := _large(value, what)):
+        place, number = large
+        hint = "JavaScript cannot hold it exactly; keep it as text"
+        raise ExpressionError(f"{place} is {number}: {hint}", kind="value")
+    return text
+
+
+def _large(value: object, place: str) -> tuple[str, int] | None:
+    if isinstance(value, int):
+        return (place, value) if abs(value) > _LARGEST else None
+    found = None
+    if isinstance(value, dict):
+        found = (_large(one, f"{place}.{key}") for key, one in value.items())
+    elif isinstance(value, list | tuple):
+        found = (_large(one, f"{place}[{index}]") for index, one in enumerate(value))
+    return next(filter(None, found), None) if found else None
+
+
+def truthy(value: object) -> bool:
+    """Whether a condition with this value holds in JavaScript, where empty lists and objects are true."""
+    if isinstance(value, dict | list):
+        return True
+    return bool(value) and value == value  # noqa: PLR0124 - NaN is not itself, and is false
+
+
+def plain(value: object, what: str) -> Any:
+    """A copy that nobody else can change, of nothing but data; ExpressionError says where there is something else."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ExpressionError(f"{what} has the key {key!r}, which is not a text", kind="value")
+        return {key: plain(one, what) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one, what) for one in value]
+    raise ExpressionError(f"{what} holds a {type(value).__name__}, which is not data", kind="value")
+
+
+def glimpse(value: object, most: int = 200) -> Any:
+    """The value, or, where it is large, its beginning: for people to look at."""
+    left = most
+
+    def seen(one: object) -> Any:
+        nonlocal left
+        left -= 1
+        if isinstance(one, str) and len(one) > 1000:
+            return f"{one[:1000]}… ({len(one)} characters)"
+        if not isinstance(one, dict | list):
+            return one
+        kept: list[Any] = []
+        for item in one.items() if isinstance(one, dict) else one:
+            if left <= 0:
+                break
+            kept.append((item[0], seen(item[1])) if isinstance(one, dict) else seen(item))
+        missing = len(one) - len(kept)
+        if isinstance(one, dict):
+            return dict([*kept, ("…", f"{missing} more")] if missing else kept)
+        return [*kept, f"… {missing} more"] if missing else kept
+
+    return seen(value)

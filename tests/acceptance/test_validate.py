@@ -1,0 +1,121 @@
+"""`sidecar validate`, as a user has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+WORKFLOWS = ".swissarmyhammer/workflows"
+GOOD = "steps: [{type: user_message, message: hello}]\n"
+BAD = """\
+state_schema:
+  raw: {files: array}
+steps:
+  - type: user_message
+    message: "{{ fils }}"
+  - type: break
+"""
+DOUBTFUL = 'steps: [{type: user_message, message: "{{ inputs.x }}"}]\n'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / WORKFLOWS).mkdir(parents=True)
+    return tmp_path
+
+
+def validate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [SIDECAR, "validate", *arguments]
+    return subprocess.run(
+        command, cwd=root, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def write(root: Path, name: str, text: str) -> None:
+    (root / WORKFLOWS / f"{name}.yaml").write_text(text)
+
+
+def test_without_a_name_every_workflow_of_the_project_is_checked(root: Path) -> None:
+    write(root, "good", GOOD)
+    write(root, "bad", BAD)
+    ended = validate(root)
+    assert ended.stdout.splitlines() == [
+        f"{WORKFLOWS}/bad.yaml:5: unknown name 'fils'; did you mean 'files'?",
+        f"{WORKFLOWS}/bad.yaml:6: `break` stands outside of every loop",
+        "2 workflows, 2 problems",
+    ]
+    assert (ended.returncode, ended.stderr) == (2, "")
+
+
+def test_a_name_and_a_file_choose_what_is_checked(root: Path) -> None:
+    write(root, "good", GOOD)
+    write(root, "bad", BAD)
+    (root / "elsewhere.yml").write_text(GOOD)
+    ended = validate(root, "good", "elsewhere.yml", "plan")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3 workflows, no problems\n", "")
+    assert validate(root, f"{WORKFLOWS}/bad.yaml").returncode == 2
+
+
+def test_warnings_are_told_apart_and_do_not_fail(root: Path) -> None:
+    write(root, "doubtful", DOUBTFUL)
+    ended = validate(root)
+    assert ended.stdout.splitlines() == [
+        f"{WORKFLOWS}/doubtful.yaml:1: warning: no inputs are declared: inputs.x is always undefined",
+        "1 workflow, no problems, 1 warning",
+    ]
+    assert ended.returncode == 0
+
+
+def test_json_is_for_programs(root: Path) -> None:
+    write(root, "bad", BAD)
+    ended = validate(root, "--json")
+    told = json.loads(ended.stdout)
+    assert (ended.returncode, told["valid"], len(told["findings"])) == (2, False, 2)
+    assert told["findings"][0] == {
+        "file": f"{WORKFLOWS}/bad.yaml",
+        "line": 5,
+        "column": 18,
+        "severity": "error",
+        "message": "unknown name 'fils'; did you mean 'files'?",
+    }
+    write(root, "bad", DOUBTFUL)
+    told = json.loads(validate(root, "--json").stdout)
+    assert (told["valid"], [finding["severity"] for finding in told["findings"]]) == (True, ["warning"])
+
+
+def test_what_is_not_yaml_or_not_there_is_a_finding_and_not_a_crash(root: Path) -> None:
+    (root / "torn.yaml").write_text("steps: [\n")
+    (root / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    ended = validate(root, "torn.yaml", "bytes.yaml", "missing.yaml")
+    assert ended.returncode == 2
+    assert [line.partition(":")[0] for line in ended.stdout.splitlines()[:-1]] == [
+        "torn.yaml",
+        "bytes.yaml",
+        "missing.yaml",
+    ]
+    assert ended.stderr == ""
+
+
+def test_a_name_that_nobody_has_is_bad_usage_with_the_names_there_are(root: Path) -> None:
+    ended = validate(root, "implemnt")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("sidecar: no such workflow: implemnt; there is: implement,")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_what_a_file_says_cannot_command_the_terminal(root: Path) -> None:
+    write(root, "w", 'steps: [{type: user_message, message: "{{ 1 + \\e]0;title\\a }}"}]\n')
+    ended = validate(root)
+    assert ended.returncode == 2
+    assert all(character.isprintable() or character == "\n" for character in ended.stdout)
+
+
+def test_a_project_without_workflows_has_no_problems(root: Path) -> None:
+    ended = validate(root)
+    assert (ended.returncode, ended.stdout) == (0, "no workflows, no problems\n")

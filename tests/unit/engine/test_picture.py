@@ -1,0 +1,208 @@
+"""Pictures of workflows: what is in them, and that no name can break one."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.catalog import workflows
+from sidecar.engine.drawing import FORMATS
+from sidecar.engine.drawing.flow import flow
+from sidecar.engine.drawing.layers import layers
+from sidecar.engine.picture import Field, Picture, picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORKFLOW = """\
+description: For the tests.
+state_schema:
+  raw: {files: array, limit: integer}
+  computed:
+    chosen: {from: [raw.files, raw.limit], transform: input}
+    count: {from: computed.chosen.length, transform: input}
+steps:
+  - {id: list, type: shell_command, command: git ls-files, state_update: {path: raw.files}}
+  - id: each
+    type: foreach
+    items: "{{ chosen }}"
+    body:
+      - id: skip
+        type: conditional
+        condition: "{{ item === '' }}"
+        then: [{id: next, type: continue}]
+        else: [{id: leave, type: break}]
+  - id: enough
+    type: conditional
+    condition: "{{ count > 3 }}"
+    then: [{id: out, type: exit}]
+  - {id: fan, type: parallel_foreach, items: "{{ chosen }}", sub_agent_task: look}
+sub_agent_tasks:
+  look: {steps: [{id: read, type: agent, prompt: Read it.}]}
+error_handling:
+  on_failure: [{type: user_message, message: Sorry.}]
+"""
+
+
+def load(directory: Path, text: str) -> Picture:
+    path = directory / "w.yaml"
+    path.write_text(text)
+    return picture(workflows.load(str(path)))
+
+
+def edges(drawn: Picture) -> set[tuple[str, str, str]]:
+    """The ways in a picture, by the first words of what they connect."""
+    chart = flow(drawn)
+    names = {node.name: node.lines[0].split(" ")[0] for group in chart.groups for node in group.nodes}
+    return {(names[edge.source], edge.word, names[edge.target]) for edge in chart.edges}
+
+
+def test_the_flow_goes_through_branches_loops_jumps_and_tasks(tmp_path: Path) -> None:
+    assert edges(load(tmp_path, WORKFLOW)) == {
+        ("start", "", "list"),
+        ("list", "", "each"),
+        ("each", "each", "skip"),
+        ("skip", "yes", "next"),
+        ("skip", "no", "leave"),
+        ("next", "", "each"),
+        ("each", "done", "enough"),
+        ("leave", "", "enough"),
+        ("enough", "yes", "out"),
+        ("enough", "no", "fan"),
+        ("fan", "", "end"),
+        ("fan", "for each item", "start"),
+        ("start", "", "read"),
+        ("read", "", "end"),
+        ("start", "", "user_message"),
+        ("user_message", "", "end"),
+        ("raw.files", "", "computed.chosen"),
+        ("raw.limit", "", "computed.chosen"),
+        ("computed.chosen", "", "computed.count"),
+    }
+
+
+def test_ascii_is_a_tree_with_what_each_step_does(tmp_path: Path) -> None:
+    assert (
+        FORMATS["ascii"](load(tmp_path, WORKFLOW))
+        == """\
+w: For the tests.
+
+steps
+|- list (shell_command) git ls-files -> raw.files
+|- each (foreach) item of chosen
+|  `- skip (conditional) item === ''?
+|     |- yes:
+|     |  `- next (continue)
+|     `- no:
+|        `- leave (break)
+|- enough (conditional) count > 3?
+|  `- yes:
+|     `- out (exit)
+`- fan (parallel_foreach) => task look, for each item of chosen
+
+task look
+`- read (agent) Read it.
+
+on failure
+`- user_message Sorry.
+
+data
+|- computed.chosen <- raw.files, raw.limit
+`- computed.count  <- computed.chosen
+"""
+    )
+
+
+def test_mermaid_has_a_group_for_each_section_and_a_shape_for_each_kind(tmp_path: Path) -> None:
+    drawn = FORMATS["mermaid"](load(tmp_path, WORKFLOW))
+    assert drawn.count("subgraph ") == drawn.count("\n  end\n") == 4
+    assert '{{"each (foreach)<br/>item of chosen"}}' in drawn
+    assert re.search(r'n\d+ -->\|"yes"\| n\d+\n', drawn)
+    assert re.search(r'n\d+ -\.->\|"for each item"\| n\d+\n', drawn)
+
+
+HOSTILE = "a \"b\" 'c' <script>&amp; ]] }} -->|x| `d` #quot; \\n \\ %% ; {{ 1 }} ü 漢"
+
+
+def hostile(directory: Path) -> Picture:
+    quoted = HOSTILE.replace("\\", "\\\\").replace('"', '\\"')
+    return load(directory, f'steps: [{{type: user_message, message: "{quoted}"}}]\n')
+
+
+def test_svg_escapes_what_a_workflow_says(tmp_path: Path) -> None:
+    root = ElementTree.fromstring(FORMATS["svg"](hostile(tmp_path)))
+    assert HOSTILE[:59] in [(node.text or "")[:59] for node in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_mermaid_escapes_what_a_workflow_says(tmp_path: Path) -> None:
+    node = next(line for line in FORMATS["mermaid"](hostile(tmp_path)).splitlines() if "user_message" in line)
+    label = re.fullmatch(r'    n1\["user_message<br/>([^"<>`{}|\\]*)"\]', node)
+    assert label
+    assert re.sub(r"#(\d+);", lambda match: chr(int(match[1])), label[1]).startswith(HOSTILE[:50])
+
+
+def test_dot_escapes_what_a_workflow_says(tmp_path: Path) -> None:
+    node = next(line for line in FORMATS["dot"](hostile(tmp_path)).splitlines() if "user_message" in line)
+    label = re.fullmatch(r'    n1 \[label="((?:[^"\\]|\\.)*)", shape=box\];', node)
+    assert label
+    assert re.sub(r"\\(.)", r"\1", label[1].partition("\\n")[2]).startswith(HOSTILE[:50])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_that_a_terminal_would_obey_is_ever_drawn(tmp_path: Path, name: str) -> None:
+    text = 'description: "\\e]0;x\\a"\nsteps: [{type: user_message, message: "a\\e[31m\\u202eb"}]\n'
+    drawn = FORMATS[name](load(tmp_path, text))
+    assert "a[31mb" in drawn or "a#91;31mb" in drawn
+    assert all(character.isprintable() or character == "\n" for character in drawn)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("summary", workflows.listing("/nonexistent", "builtin").workflows, ids=lambda one: one.name)
+def test_every_built_in_workflow_can_be_drawn(summary: workflows.Summary, name: str) -> None:
+    drawn = picture(workflows.load(summary.loaded_from))
+    text = FORMATS[name](drawn)
+    for section in drawn.sections:
+        assert all(box.title in text for box in section.boxes)
+    if name == "svg":
+        ElementTree.fromstring(text)
+
+
+def test_fields_stand_to_the_right_of_what_they_follow_from() -> None:
+    drawn = layers(
+        [
+            Field("computed.a", ("raw.x",)),
+            Field("computed.b", ("computed.a",)),
+            Field("computed.c", ("computed.b", "raw.x", "raw.late")),
+        ]
+    )
+    columns = [[name for name in column if name not in drawn.bends] for column in drawn.columns]
+    assert columns == [["raw.x"], ["computed.a"], ["computed.b", "raw.late"], ["computed.c"]]
+    # The way from x to c goes past two columns, with a bend in each: no box is drawn over it.
+    assert [len(way) for way in drawn.ways if (way[0], way[-1]) == ("raw.x", "computed.c")] == [4]
+
+
+def test_steps_and_boxes_of_an_svg_do_not_lie_over_each_other(tmp_path: Path) -> None:
+    root = ElementTree.fromstring(FORMATS["svg"](load(tmp_path, WORKFLOW)))
+    boxes = [
+        [float(shape.attrib[key]) for key in ("x", "y", "width", "height")]
+        for shape in root.iter("{http://www.w3.org/2000/svg}rect")
+        if shape.get("class") in ("box", "jump", "raw", "computed")
+    ]
+    assert len(boxes) == 10
+    for index, (x, y, width, height) in enumerate(boxes):
+        for other_x, other_y, other_width, other_height in boxes[:index]:
+            apart = x >= other_x + other_width or other_x >= x + width
+            assert apart or y >= other_y + other_height or other_y >= y + height
+
+
+def test_fields_in_a_circle_can_be_drawn_all_the_same(tmp_path: Path) -> None:
+    text = (
+        "state_schema: {computed: {a: {from: computed.b, transform: input}, b: {from: computed.a, transform: input}}}"
+    )
+    drawn = load(tmp_path, f"{text}\nsteps: [{{type: exit}}]\n")
+    assert [field.name for field in drawn.fields] == ["computed.a", "computed.b"]
+    for draw in FORMATS.values():
+        assert "computed.b" in draw(drawn)

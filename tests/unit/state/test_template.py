@@ -1,0 +1,278 @@
+"""Templates: where expressions end, what they become, and where errors are."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.errors import ExpressionError
+from sidecar.state.holes import Hole, TemplateError, split
+from sidecar.state.script import Script
+from sidecar.state.template import as_text, compile_text, compile_value, problems_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.state.program import Program
+
+
+@dataclass(frozen=True)
+class Source:
+    """An expression that nobody runs."""
+
+    text: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(re.findall(r"[A-Za-z_]\w*", self.text))
+
+
+SCRIPT = Script(worker=False)
+checked = SCRIPT.compile
+
+
+def world(**scope: Any) -> Callable[[Program], Any]:
+    values = SCRIPT.world()
+    for name, value in scope.items():
+        values.set(name, value)
+    return values.run
+
+
+def render(value: Any, **scope: Any) -> Any:
+    return compile_value(value, checked).render(world(**scope))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+# --- where an expression ends
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{{ {a: '}}'}.a }}", "}}"),
+        ("{{ {a:{b:{c:1}}}}}", {"a": {"b": {"c": 1}}}),
+        ("{{{a: 1}}}", {"a": 1}),
+        ("{{ '}}' }}", "}}"),
+        ('{{ "}} \\" }}" }}', '}} " }}'),
+        ("{{ `}}` }}", "}}"),
+        ("{{ `a${ {b: '}}'}.b }c` }}", "a}}c"),
+        ("{{ `${`${'`}}'}`}` }}", "`}}"),
+        ("{{ `$}} $ {` }}", "$}} $ {"),
+        ("{{ '}}x'.replace(/}}/, '') }}", "x"),
+        ("{{ '/}}'.replace(/[/}]+/g, '') }}", ""),
+        ("{{ 'a|b'.split(/\\||}}/).length }}", 2),
+        ("{{ 8 / 2 / 2 }}", 2),
+        ("{{ [8][0] / 2 /* }} */ / 2 }}", 2),
+        ("{{ (8) / 2 }}", 4),
+        ("{{ 1 // }}\n + 1 }}", 2),
+        ("{{ (() => { if (true) { return {a: 1} } })().a }}", 1),
+        ("{{ typeof /}}/ }}", "object"),
+        ("{{ ({in: 4}).in / 2 }}", 2),
+    ],
+)
+def test_an_expression_ends_where_javascript_says_it_ends(text: str, value: object) -> None:
+    assert render(text) == value
+    assert render(f"<{text}|{text}>") == f"<{as_text(value)}|{as_text(value)}>"
+
+
+@given(st.text(), st.text(), st.text())
+def test_any_string_literal_is_passed_through_whatever_it_contains(before: str, literal: str, after: str) -> None:
+    before, after = before.replace("{", "("), after.replace("{", "(")
+    source = json.dumps(literal)
+    found = split(f"{before}{{{{ {source} }}}}{after}")
+    assert [part.source if isinstance(part, Hole) else part for part in found] == [
+        part for part in (before, source, after) if part
+    ]
+    [hole] = [part for part in found if isinstance(part, Hole)]
+    assert (hole.offset, hole.source_offset) == (len(before), len(before) + 3)
+
+
+@given(st.text(alphabet="{}[]()'\"`/\\|$ a1\n,:"))
+def test_no_text_makes_the_reader_do_anything_but_answer_or_say_where_it_failed(text: str) -> None:
+    failed_at = 0
+    rebuilt = text
+    try:
+        rebuilt = "".join(part if isinstance(part, str) else text[part.offset : part.end] for part in split(text))
+    except TemplateError as error:
+        failed_at = error.offset
+    assert rebuilt == text
+    assert 0 <= failed_at < max(len(text), 1)
+
+
+def test_deep_nesting_is_read() -> None:
+    depth = 50_000
+    [hole] = split("{{" + "(" * depth + "1" + ")" * depth + "}}")
+    assert isinstance(hole, Hole)
+    assert len(hole.source) == 2 * depth + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "offset", "message"),
+    [
+        ("ab {{ x ", 3, "has no }}"),
+        ("{{ }}", 0, "no expression"),
+        ("x{{ | json }}", 1, "no expression"),
+        ("{{ (a }}", 3, r"the \( is not closed"),
+        ("{{ a) }}", 4, r"the \) closes nothing"),
+        ("{{ a } }}", 5, "the } closes nothing"),
+        ("{{ 'a }}", 3, "does not end on its line"),
+        ("{{ `a }}", 3, "the ` is not closed"),
+        ("{{ {a: 1 }}", 10, "the } closes nothing"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_with_its_place(text: str, offset: int, message: str) -> None:
+    with pytest.raises(TemplateError, match=message) as caught:
+        split(text)
+    assert caught.value.offset == offset
+
+
+# --- filters
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "filters"),
+    [
+        ("{{ a | json }}", "a", ("json",)),
+        ("{{ a|json|quote }}", "a", ("json", "quote")),
+        ("{{ a || json }}", "a || json", ()),
+        ("{{ a | b }}", "a | b", ()),
+        ("{{ a | b | raw }}", "a | b", ("raw",)),
+        ("{{ f(a | json) }}", "f(a | json)", ()),
+        ("{{ '| json' }}", "'| json'", ()),
+        ("{{ '|' | json }}", "'|'", ("json",)),
+        ("{{ /|/ | json }}", "/|/", ("json",)),
+        ("{{ `${a | json}` }}", "`${a | json}`", ()),
+        ("{{ a ? b : c | path_to_key }}", "a ? b : c", ("path_to_key",)),
+        ("{{ a | json /* | raw */ }}", "a", ("json",)),
+        ("{{ a.b | json.x }}", "a.b | json.x", ()),
+    ],
+)
+def test_filters_are_split_off_at_the_end_only(text: str, source: str, filters: tuple[str, ...]) -> None:
+    [hole] = split(text)
+    assert isinstance(hole, Hole)
+    assert (hole.source, hole.filters) == (source, filters)
+
+
+def test_filters_do_what_they_say() -> None:
+    assert render("{{ x | json }}", x="a") == '"a"'
+    assert render("{{ x | json }}", x=[1, None]) == "[1, null]"
+    assert render("{{ x | quote }}", x="it's") == "'it'\"'\"'s'"
+    assert render("{{ x | raw }}", x=[1]) == [1]
+    assert render("{{ x | path_to_key }}", x="src/a.ts") == "src/a.ts"
+    assert render("{{ x | path_to_key }}", x=7) == "7"
+    with pytest.raises(TemplateError, match="null or undefined cannot be a key"):
+        render("{{ x | path_to_key }}", x=None)
+
+
+# --- what becomes of a value
+
+
+@given(JSON)
+def test_an_expression_alone_yields_the_typed_value(value: object) -> None:
+    assert compile_value("{{ x }}", Source).render(lambda program: value) is value
+    assert compile_value("\n {{ x }}\n", Source).render(lambda program: value) is value
+
+
+def test_inside_text_objects_are_json_and_null_is_nothing() -> None:
+    scope: dict[str, Any] = {"n": None, "o": {"a": [1, "é"]}, "b": True, "f": 0.5}
+    assert (
+        render("{{ n }}|{{ undefined }}|{{ o }}|{{ b }}|{{ f }}|{{ 4/2 }}", **scope) == '||{"a": [1, "é"]}|true|0.5|2'
+    )
+    assert as_text(3.0) == "3"
+
+
+def test_two_expressions_are_text_not_a_value() -> None:
+    assert render("{{ 1 }}{{ 2 }}") == "12"
+
+
+@given(st.text())
+def test_a_value_is_never_read_as_a_template(value: str) -> None:
+    template = compile_text("<{{ a }}|{{ b }}>", Source)
+    assert template.render(lambda program: value if program.text == "a" else "{{ a }}") == f"<{value}|{{{{ a }}}}>"
+
+
+def test_structures_are_rendered_through_and_through_and_their_keys_stay() -> None:
+    value = {"{{ x }}": ["{{ x }}", {"a": "n={{ x }}", "b": 1}], "c": None}
+    assert render(value, x=3) == {"{{ x }}": [3, {"a": "n=3", "b": 1}], "c": None}
+
+
+def test_what_holds_no_expression_is_given_back_as_it_is() -> None:
+    value = {"a": ["plain", {"b": 1}]}
+
+    def never(source: str) -> Program:
+        raise AssertionError(source)
+
+    assert compile_value(value, never).render(world()) is value
+    part = {"same": [1]}
+    assert compile_value({"a": "{{ 1 }}", "b": part}, checked).render(world())["b"] is part
+
+
+def test_an_expression_is_compiled_once_however_often_it_is_rendered() -> None:
+    sources: list[str] = []
+
+    def counting(source: str) -> Source:
+        sources.append(source)
+        return Source(source)
+
+    template = compile_value(["{{ a }} {{ b }}"], counting)
+    for _ in range(3):
+        template.render(lambda program: program.text)
+    assert sources == ["a", "b"]
+
+
+def test_names_are_those_of_all_expressions() -> None:
+    assert compile_value({"x": ["{{ a }}", "t {{ b + c }}"], "y": "d"}, Source).names == {"a", "b", "c"}
+
+
+# --- errors
+
+
+def test_a_message_is_one_line_however_long_the_expression() -> None:
+    with pytest.raises(TemplateError) as caught:
+        compile_text("{{ [\n" + "1,\n" * 1000 + "] + }}", checked)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_syntax_error_carries_its_place_in_the_text_and_the_structure() -> None:
+    with pytest.raises(TemplateError, match=re.escape("{{ 1 + }}")) as caught:
+        compile_value({"a": ["ok", "xy {{ 1 + }}"]}, checked)
+    assert (caught.value.where, caught.value.offset) == (("a", 1), len("xy {{ 1 +"))
+    assert caught.value.kind == "syntax"
+
+
+def test_a_place_on_a_later_line_of_the_expression_is_found() -> None:
+    def failing(source: str) -> Source:
+        raise ExpressionError("no", kind="syntax", line=2, column=3)
+
+    with pytest.raises(TemplateError) as caught:
+        compile_text("ab {{ one +\n  two }}", failing)
+    assert caught.value.offset == "ab {{ one +\n  two }}".index("two")
+
+
+def test_every_problem_of_a_structure_is_reported() -> None:
+    value = {"a": "{{ 1 + }} {{ 2 + }}", "b": ["{{", "{{ 3 }}"]}
+    assert [(problem.where, problem.offset) for problem in problems_of(value, checked)] == [
+        (("a",), 6),
+        (("a",), 16),
+        (("b", 0), 0),
+    ]
+
+
+def test_an_error_at_run_time_names_the_expression_and_its_place() -> None:
+    template = compile_value({"k": "n: {{ x.y }}"}, checked)
+    with pytest.raises(TemplateError, match=r"\{\{ x\.y \}\}: .*undefined|null") as caught:
+        template.render(world(x=None))
+    assert (caught.value.where, caught.value.offset, caught.value.kind) == (("k",), 6, "runtime")
