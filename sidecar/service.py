@@ -13,9 +13,8 @@ from sidecar.agents import records
 from sidecar.agents.process import Supervisor
 from sidecar.agents.reap import reap
 from sidecar.agents.turn import Outcome, Setting, Turn
-from sidecar.errors import SidecarError
+from sidecar.errors import AgentFailed, SidecarError
 from sidecar.model import ulid
-from sidecar.model.agent import AgentFailed
 from sidecar.signals import files, trailers
 from sidecar.signals.board import Board, Subject
 from sidecar.signals.consume import clear_leftovers, consume

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import time
@@ -18,8 +19,9 @@ from sidecar.agents.proc_table import Identity
 from sidecar.agents.stream import SUBSCRIPTION_BYTES, Feed, Pump, Sink, Subscription
 from sidecar.agents.sweep import Lineage
 from sidecar.agents.tree import SharedLook, Tree
+from sidecar.errors import AgentFailed
 from sidecar.model import ulid
-from sidecar.model.agent import AgentEnded, AgentFailed, AgentRecord, EndedProcess, EndReason, Reason, Rung, worst
+from sidecar.model.agent import AgentEnded, AgentRecord, EndedProcess, EndReason, Reason, Rung, worst
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +67,7 @@ class Agent:
         self.tree = Tree(around.shared, self._lineage, self._group, around.adopter)
         self._begun = time.monotonic()
         self._reason: EndReason | None = None
-        self._kill_at = 0.0
+        self._kill_at = math.inf
         self._failure: AgentFailed | None = None
         self._exit: dict[str, Any] | None = None
         self._lost = False
@@ -129,11 +131,8 @@ class Agent:
     def request_end(self, reason: EndReason, kill_after_s: float | None = None) -> None:
         """Ask for the end without waiting. The first reason stays; a later request can only be more urgent."""
         grace_s = self.launch.kill_after_s if kill_after_s is None else kill_after_s
-        kill_at = time.monotonic() + grace_s
-        if self._reason is None:
-            self._reason = reason
-            self._kill_at = kill_at
-        self._kill_at = min(self._kill_at, kill_at)
+        self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
+        self._reason = self._reason or reason
         self._stir()
 
     async def end(self, reason: EndReason, kill_after_s: float | None = None) -> AgentEnded:
@@ -222,8 +221,7 @@ class Agent:
                     self._failure = AgentFailed(f"{self._name}: the sentinel was gone before it could start it")
                     await kill.climb(self, polite=False)
             except Exception as error:  # whatever broke in here, the agent has its one end and nothing is left
-                survivors = self.tree.kill_now()
-                self._ended = self._event("internal_error", (), survivors, f"{type(error).__name__}: {error}")
+                self._ended = self._event("internal_error", (), self._kill_now(), f"{type(error).__name__}: {error}")
             finally:
                 self._leave()
 
@@ -252,6 +250,12 @@ class Agent:
         while self._exit is None and not self._lost and not survivors and time.monotonic() < deadline:
             await self.news(deadline - time.monotonic())
         return self._event(reason, processes, survivors)
+
+    def _kill_now(self) -> int:
+        try:
+            return self.tree.kill_now()
+        except OSError:  # the process table itself cannot be read: nobody proved that it is gone
+            return 1
 
     def _event(
         self, reason: Reason, processes: tuple[EndedProcess, ...], survivors: int, problem: str | None = None

@@ -9,8 +9,7 @@ from typing import Literal
 from sidecar.agents import cgroup
 from sidecar.agents.portable_table import PortableTable
 from sidecar.agents.proc_table import ProcessTable, ProcTable
-from sidecar.errors import ConfigError
-from sidecar.model.agent import AgentFailed
+from sidecar.errors import AgentFailed, ConfigError
 
 Name = Literal["cgroup", "reaper", "sweep"]
 Setting = Literal["auto", "cgroup", "reaper", "sweep"]

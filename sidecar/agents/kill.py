@@ -23,8 +23,9 @@ _LAST_RUNG_S = 10.0  # a killed process is gone in milliseconds, unless the kern
 _INTERRUPT_S = 1.0
 _STDIN_S = 0.05
 _SHORTEST_PAUSE_S = 0.001
-_LONGEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.064  # the shortest, doubled: all pauses end on one beat
 _COMMAND_LENGTH = 200
+_START_TIME_ERROR_S = 0.02  # start times are counted in hundredths of a second, and rounded down
 
 
 class Subject(Protocol):
@@ -65,10 +66,9 @@ class Ledger:
         self.reached: Rung = "exited"
         self.living: list[Row] = []
 
-    async def look(self) -> list[Row]:
+    async def look(self, *, at_once: bool = False) -> None:
         """A fresh reading, noted."""
-        self.note(await self._tree.living())
-        return self.living
+        self.note(await self._tree.living(at_once=at_once))
 
     def note(self, living: list[Row]) -> None:
         """Who a reading found."""
@@ -118,7 +118,11 @@ async def climb(subject: Subject, *, polite: bool) -> Ledger:
     with anyio.CancelScope(shield=True):
         if subject.root.pid:
             ledger.add(subject.root, subject.command)
-        await ledger.look()
+        # A look at a crowded table takes its time, and that is not to come out of the agent's grace: as long as the
+        # agent itself lives, it is asked first, and the rest of the tree is looked for then.
+        ledger.note(subject.tree.still([subject.root]))
+        if not ledger.living:
+            await ledger.look()
         if polite:
             await _ask(subject, ledger)
         await _terminate(subject, ledger)
@@ -146,11 +150,19 @@ async def _ask(subject: Subject, ledger: Ledger) -> None:
 
 
 async def _terminate(subject: Subject, ledger: Ledger) -> None:
-    """SIGTERM to everybody, also to those who are born meanwhile, until nobody lives or the grace is over."""
+    """SIGTERM to everybody, until nobody lives or the grace is over.
+
+    Who is born after that is left alone as long as the agent itself lives: its handler may clean up through others.
+    """
+    asked_at = time.time() - _START_TIME_ERROR_S
 
     def ask_to_leave() -> None:
+        cleans_up = any(row.identity == subject.root for row in ledger.living)
         for row in ledger.living:
-            if not ledger.was_sent(row.identity, "term"):
+            is_new = subject.tree.epoch_s(row.identity) > asked_at
+            if not ledger.was_sent(row.identity, "term") and not (
+                cleans_up and is_new and row.identity != subject.root
+            ):
                 ledger.sent(row.identity, "term")
                 subject.tree.send(row.identity, signal.SIGTERM)
                 # A stopped process keeps the signal pending until it goes on.
@@ -164,11 +176,14 @@ async def _kill(subject: Subject, ledger: Ledger) -> None:
     deadline = time.monotonic() + _LAST_RUNG_S
     pause_s = _SHORTEST_PAUSE_S
     while ledger.living and time.monotonic() < deadline:
+        # A look is old by the time it is done: who left meanwhile was not killed.
+        ledger.note(subject.tree.still([row.identity for row in ledger.living]))
         ledger.reach("kill")
         if subject.tree.kill(ledger.living):
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        await ledger.look()
+        # Between stopping and killing every moment counts; and what is killed takes no time from anybody.
+        await ledger.look(at_once=True)
 
 
 async def _while_living(
@@ -180,6 +195,7 @@ async def _while_living(
         left_s = until() - time.monotonic()
         if left_s <= 0:
             return
-        await subject.news(min(pause_s, left_s))
+        # On a common beat, not each at its own time: so those who are ended together look together.
+        await subject.news(min(pause_s - time.monotonic() % pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         await ledger.look()

@@ -15,7 +15,7 @@ import psutil
 
 import sidecar
 from sidecar.agents import wire
-from sidecar.model.agent import AgentFailed
+from sidecar.errors import AgentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,11 +33,11 @@ class PortableTable:
             process = psutil.Process(pid)
             with process.oneshot():
                 identity = Identity(pid, process.create_time())
-                zombie = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+                zombie = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and not _works_on(pid)
                 parent = process.ppid()
             tokens, tag = ((), 0) if zombie else self._marks_of(identity, process)
             return Row(pid, parent, _session_of(pid), identity.started, zombie, tokens, tag)
-        except (psutil.Error, OSError):
+        except psutil.Error:  # gone, or not ours to see; anything else must not pass for an empty table
             return None
 
     def _marks_of(self, identity: Identity, process: psutil.Process) -> tuple[tuple[str, ...], int]:
@@ -51,12 +51,12 @@ class PortableTable:
 
     def send(self, identity: Identity, number: signal.Signals) -> bool:
         """Signal that very process, or nobody. Without pidfds a moment is left between the check and the signal."""
+        row = self.row(identity.pid)
+        if row is None or row.zombie or row.identity != identity:
+            return False
         try:
-            process = psutil.Process(identity.pid)
-            if process.create_time() != identity.started or process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            process.send_signal(number)
-        except (psutil.Error, OSError):
+            os.kill(identity.pid, number)
+        except OSError:
             return False
         return True
 
@@ -86,6 +86,14 @@ def _session_of(pid: int) -> int:
         return os.getsid(pid)
     except OSError:
         return 0
+
+
+def _works_on(pid: int) -> bool:
+    """Whether threads outlived the first one of what shows as a zombie; only Linux can tell."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:
+        return False
 
 
 def _tag_of(process: psutil.Process) -> int:

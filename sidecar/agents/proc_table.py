@@ -141,7 +141,8 @@ class ProcTable:
         if len(fields) < 20:
             return None
         identity = Identity(pid, float(fields[19]))
-        zombie = fields[0] in (b"Z", b"X")
+        # Where only the first thread has ended, the process shows as a zombie and works on: its threads are counted.
+        zombie = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
         tokens, tag = ((), 0) if zombie else self._marks_of(identity)
         return Row(pid, int(fields[1]), int(fields[3]), identity.started, zombie, tokens, tag)
 
@@ -196,13 +197,15 @@ def _tag_of(pid: int) -> int:
 
 
 def _read(path: str, size: int) -> bytes:
+    # Only these mean that there is nothing for us to see. Anything else, such as no descriptor left to read with, must
+    # not pass for an empty table.
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""
     try:
         return os.read(file, size)
-    except OSError:
+    except (ProcessLookupError, PermissionError):
         return b""
     finally:
         os.close(file)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.agents import cgroup, marker, wire
 from sidecar.agents.proc_table import ProcTable
-from sidecar.agents.sweep import Killing, Lineage
+from sidecar.agents.sweep import EMPTY_LOOKS, Killing, Lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +41,7 @@ class Charge:
         self.group: str | None = request["group"]
         self.lineage = Lineage(request["marker"], request["tag"])
         self.exited = False
+        self.released = False
 
 
 class Sentinel:
@@ -85,9 +86,10 @@ class Sentinel:
 
     def _serve(self, request: dict[str, Any]) -> None:
         if request["ask"] == "release":
-            charge = self._charges.pop(request["id"], None)
+            charge = self._charges.get(request["id"])
             if charge is not None:
-                charge.process.wait()
+                charge.released = True
+                self._reap_released()
             return
         descriptors = self._inbox.take(3)
         try:
@@ -128,6 +130,12 @@ class Sentinel:
         finally:
             cgroup.enter(self._base)
 
+    def _reap_released(self) -> None:
+        """Never waited for: whoever cannot be killed (a dead disk, another user's) must not hold up all the others."""
+        done = [n for n, charge in self._charges.items() if charge.released and charge.process.poll() is not None]
+        for number in done:
+            del self._charges[number]
+
     def _notice_exits(self) -> None:
         exits = []
         for number, charge in self._charges.items():
@@ -136,6 +144,7 @@ class Sentinel:
                 if status is not None:
                     charge.exited = True
                     exits.append((number, status))
+        self._reap_released()
         # Read after the exits: whom a dead agent left behind has been adopted before the agent could be waited for.
         orphans = self._reap_orphans()
         for number, status in exits:
@@ -176,14 +185,14 @@ class Sentinel:
             lineage.outside = frozenset({os.getsid(0)})
         killing = Killing(self._table.send)
         deadline = time.monotonic() + _SWEEP_S
-        while time.monotonic() < deadline:
+        empty = 0
+        while empty < EMPTY_LOOKS and time.monotonic() < deadline:
             for group in groups:
                 cgroup.kill(group)
             table = self._table.look()
             living = {row.identity for lineage in lineages for row in lineage.members(table)}
-            if not living and not any(map(cgroup.is_populated, groups)):
-                break
-            if killing.round(living):
+            empty = 0 if living or any(map(cgroup.is_populated, groups)) else empty + 1
+            if not empty and killing.round(living):
                 self._notice_exits()
                 time.sleep(_BETWEEN_LOOKS_S)
         for group in groups:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sidecar.agents.proc_table import Row, Table
 
 _ROUNDS_OF_STOPPING = 50
+# A look lists the pids first and reads each one after: who is listed can fork and be gone before it is read, and the
+# child is in no list. Only a look that finds nobody after one that found nobody proves that nobody is there.
+EMPTY_LOOKS = 2
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from sidecar.agents import cgroup
-from sidecar.agents.sweep import Killing
+from sidecar.agents.sweep import EMPTY_LOOKS, Killing
 
 if TYPE_CHECKING:
     import signal
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sidecar.agents.proc_table import Identity, ProcessTable, Row, Table
     from sidecar.agents.sweep import Lineage
 
-_QUIET_FACTOR = 1
 _DYING_S = 0.001
+_LONG_DYING_S = 1.0
 
 
 class SharedLook:
@@ -32,20 +32,23 @@ class SharedLook:
         self._last = 0.0
         self.looks = 0
 
-    async def look(self) -> Table:
-        """A reading that was begun after this call."""
+    async def look(self, *, at_once: bool = False) -> Table:
+        """A reading that was begun after this call; `at_once`: without the rest that spares the machine."""
         pending = self._next
         if pending is not None:
+            if at_once:
+                pending.hurry.set()
             await pending.done.wait()
             assert pending.table is not None
             return pending.table
         self._next = pending = _Pending()
         with anyio.CancelScope(shield=True):  # others wait for this look: whoever began it sees it through
             await checkpoint()
-            # A crowded table is not read all the time: reading takes half the time at most.
-            rest_s = self._last + _QUIET_FACTOR * self._cost_s - time.monotonic()
-            if rest_s > 0:
-                await anyio.sleep(rest_s)
+            # A crowded table is not read all the time: waiting for processes to leave takes half the time at most.
+            rest_s = self._last + self._cost_s - time.monotonic()
+            if rest_s > 0 and not at_once:
+                with anyio.move_on_after(rest_s):
+                    await pending.hurry.wait()
         self._next = None
         before = time.monotonic()
         try:
@@ -61,6 +64,7 @@ class SharedLook:
 class _Pending:
     def __init__(self) -> None:
         self.done = anyio.Event()
+        self.hurry = anyio.Event()
         self.table: Table | None = None
 
 
@@ -76,20 +80,29 @@ class Tree:
         self._group = group
         self._killing = Killing(shared.table.send)
 
-    async def living(self) -> list[Row]:
-        """A fresh reading of who lives."""
-        while self._group is not None and cgroup.is_populated(self._group):
+    async def living(self, *, at_once: bool = False) -> list[Row]:
+        """A fresh reading of who lives; `at_once`: without the rest that spares the machine."""
+        deadline = time.monotonic() + _LONG_DYING_S
+        while self._group is not None and cgroup.is_populated(self._group) and time.monotonic() < deadline:
             rows = [self._shared.table.row(pid) for pid in cgroup.pids(self._group)]
             members = [row for row in rows if row is not None and not row.zombie]
             if members:
                 self._lineage.known |= {row.identity for row in members}
                 return members
             await anyio.sleep(_DYING_S)  # counted, yet no longer listed: somebody is between life and death
-        # The group is empty. Only now the whole table is read: did somebody leave it?
-        table = await self._shared.look()
-        # An orphan that dropped every mark is somebody's: of the only agent, where there is only one.
-        self._lineage.ancestor = self._adopter()
-        return self._lineage.members(table)
+        # The group is empty, or does not tell who is in it. Only now the whole table is read: did somebody leave it?
+        for _ in range(1 if self._group else EMPTY_LOOKS):
+            table = await self._shared.look(at_once=at_once)
+            # An orphan that dropped every mark is somebody's: of the only agent, where there is only one.
+            self._lineage.ancestor = self._adopter()
+            if members := self._lineage.members(table):
+                return members
+        return []
+
+    def still(self, identities: list[Identity]) -> list[Row]:
+        """Who of these lives at this moment, told without a look at the whole table."""
+        rows = [self._shared.table.row(identity.pid) for identity in identities]
+        return [row for row in rows if row is not None and not row.zombie and row.identity in identities]
 
     def is_surely_empty(self, *, orphans: bool) -> bool:
         """Whether the agent's own exit left nobody, told without a look at the table."""

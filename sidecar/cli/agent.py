@@ -122,11 +122,14 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     project = service.Project(root, config.load(root, os.environ), dict(os.environ), workspace)
     printer = Printer(quiet=options.quiet or options.json)
     run = service.AgentRun(project, assignment, printer.tell, lambda line: print(f"sidecar: {line}", file=sys.stderr))
+    printer.on_lost = run.interrupt
     ended, signalled = anyio.run(_interruptible, run)
     if options.json:
-        print(json.dumps(_object(ended), indent=1))
-    else:
+        printer.answer(json.dumps(_object(ended), indent=1))
+    if not options.json or printer.lost:
         printer.finish(ended)
+    if printer.lost:
+        return FAILED
     return TERMINATED if signalled == signal.SIGTERM else _exit_code(ended)
 
 
@@ -147,12 +150,25 @@ async def _interruptible(run: AgentRun) -> tuple[Ended, signal.Signals | None]:
         tasks.start_soon(obey)
         try:
             ended = await run.execute()
-        except SidecarError as error:  # raised out of the group, where it would not be recognised
-            ended = error
+        except (SidecarError, OSError, ExceptionGroup) as error:  # raised outside of the group, to be recognised there
+            ended = _understood(error, run.project.root)
         tasks.cancel_scope.cancel()
     if isinstance(ended, SidecarError):
         raise ended
     return ended, received[0] if received and ended.status == "interrupted" else None
+
+
+def _understood(error: Exception, root: str) -> SidecarError:
+    """What a person can mend, said in one line; anything else is a defect of ours and goes on as it is."""
+    cause = error
+    while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    if isinstance(cause, SidecarError):
+        return cause
+    if isinstance(cause, OSError):
+        where = cause.filename or layout.state_directory(root)
+        return SidecarError(f"the run cannot be kept in {where}: {cause.strerror}")
+    raise error
 
 
 def _given(agent: Agent, values: list[str], params: Iterable[str]) -> dict[str, object]:

@@ -10,6 +10,8 @@ from sidecar.agents.adapters.events import Denied, Failed, Said, ToolBegan, Wait
 from sidecar.agents.stream import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sidecar.agents.turn import Told
     from sidecar.service import Ended
 
@@ -20,6 +22,8 @@ class Printer:
     """The answer goes to stdout, everything about it to stderr, so that a pipe gets the answer and nothing else."""
 
     def __init__(self, *, quiet: bool) -> None:
+        self.on_lost: Callable[[], None] = lambda: None  # told once, when nobody can read the answer any more
+        self.lost: str | None = None
         self._quiet = quiet
         self._is_terminal = sys.stderr.isatty()
         self._dims = self._is_terminal and "NO_COLOR" not in os.environ
@@ -30,9 +34,9 @@ class Printer:
             return
         match told:
             case Said(text):
-                print(text, flush=True)
+                self.answer(text)
             case Output("stderr", lines):
-                print("\n".join(lines), file=sys.stderr, flush=True)
+                _remark("\n".join(lines))
             case ToolBegan(_, name):
                 self._aside(f"· {name}")
             case Waiting(what, until):
@@ -48,10 +52,15 @@ class Printer:
         """The last line: how it ended. In quiet mode the answer, whole."""
         outcome = ended.outcome
         if self._quiet and outcome and outcome.summary.text:
-            print(outcome.summary.text)
+            self.answer(outcome.summary.text)
+        if self.lost:
+            _remark(f"sidecar: failed: the answer cannot be written ({self.lost}); the agent was ended")
+            return
         if ended.status != "completed":
             why = f": {ended.reason}" if ended.reason and ended.reason != ended.status else ""
-            print(f"sidecar: {ended.status}{why}", file=sys.stderr)
+            _remark(f"sidecar: {ended.status}{why}")
+        if outcome and outcome.ended.problem:
+            _remark(f"sidecar: {outcome.ended.problem}")
         if outcome is None or not self._is_terminal or self._quiet:
             return
         facts = [f"{ended.status} in {outcome.ended.duration_s:.1f} s"]
@@ -62,6 +71,24 @@ class Printer:
         facts.append(f"run {ended.run_id}")
         self._aside("· " + ", ".join(facts))
 
+    def answer(self, text: str) -> None:
+        """To stdout. A reader that went away, as `head` does, or a full disk is the end of the agent, not of us."""
+        try:
+            print(text, flush=True)
+        except OSError as error:
+            # The interpreter would write the rest again at its end, and fail.
+            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+            if self.lost is None:
+                self.lost = error.strerror or str(error)
+                self.on_lost()
+
     def _aside(self, text: str) -> None:
         if self._is_terminal:
-            print(f"{_DIM}{text}{_PLAIN}" if self._dims else text, file=sys.stderr, flush=True)
+            _remark(f"{_DIM}{text}{_PLAIN}" if self._dims else text)
+
+
+def _remark(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:  # who does not read what is said about the answer still wants the answer
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stderr.fileno())

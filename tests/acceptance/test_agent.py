@@ -309,6 +309,48 @@ def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_t
     assert b"INT\r\n" not in shown
 
 
+def test_a_reader_that_goes_away_ends_the_agent_with_one_line(project: Project) -> None:
+    agent = project.start("while :; do echo line; sleep 0.01; done")
+    assert agent.stdout is not None
+    assert agent.stderr is not None
+    assert agent.stdout.readline() == "line\n"
+    agent.stdout.close()
+    assert agent.wait(30) == 2
+    said = agent.stderr.read()
+    agent.stderr.close()
+    assert said == "sidecar: failed: the answer cannot be written (Broken pipe); the agent was ended\n"
+    assert project.tagged() == []
+
+
+@pytest.mark.parametrize("option", ["-q", "--json"])
+def test_a_full_disk_behind_stdout_is_one_line(project: Project, option: str) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    command = [SIDECAR, "agent", "run", "command", "-p", 'command=["echo", "answer"]', option, "go"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            command,
+            cwd=project.root,
+            env=project.environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "No space left on device" in result.stderr
+
+
+def test_a_project_that_cannot_be_written_is_one_line(project: Project) -> None:
+    """A file where the directory of runs should be: that stops root too."""
+    (project.state / "runs").write_text("")
+    code, out, err = project.script("echo never")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert str(project.state / "runs") in err
+
+
 def test_kill_9_of_the_owner_leaves_nothing(project: Project) -> None:
     agent = project.start(DEAF)
     project.wait_for("born")

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
-from sidecar.model.agent import AgentFailed
+from sidecar.errors import AgentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

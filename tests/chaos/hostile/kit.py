@@ -6,10 +6,12 @@ code under test. Each writes `ready` to stdout when it has taken up its position
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -127,20 +129,26 @@ def double_fork_empty_environment() -> None:
 
 
 def respawners() -> None:
-    """Three processes in a row; each starts its successor again when that dies."""
+    """Three deaf processes, each in its session; whoever misses its parent or its child starts another."""
     read, write = os.pipe()
 
-    def keeper(depth: int) -> None:
+    def keeper(below: int) -> None:
         os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if depth == 0:
-            os.write(write, b".")
-            _wait()
+        _deaf()
+        os.write(write, b".")
+        parent = os.getppid()
+        child = _child(lambda: keeper(below - 1)) if below else 0
         while True:
-            os.waitpid(_child(lambda: keeper(depth - 1)), 0)
+            if child and os.waitpid(child, os.WNOHANG)[0]:
+                child = _child(lambda: keeper(below - 1))
+            if os.getppid() != parent:
+                parent = os.getppid()
+                _child(lambda: keeper(0))
+            time.sleep(0.001)
 
     _child(lambda: keeper(2))
-    _report(read)
+    for _ in range(3):
+        _report(read)
     _say_ready()
     _wait()
 
@@ -224,10 +232,21 @@ def fork_storm() -> None:
 def closes_everything_and_leaves() -> None:
     """No descriptor, another directory, deaf."""
     _deaf()
-    os.chdir("/")
+    os.chdir("/usr")
     os.umask(0)
     _say_ready()
     os.closerange(0, 256)
+    _wait()
+
+
+def first_thread_ends() -> None:
+    """Deaf, and by the look of it a zombie: its first thread is gone, another works on."""
+    _deaf()
+    threading.Thread(target=_wait).start()
+    _say_ready()
+    if sys.platform == "linux":
+        exit_thread = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+        ctypes.CDLL(None).syscall(exit_thread, 0)
     _wait()
 
 
@@ -251,6 +270,7 @@ PROGRAMS = [
     zombie_maker,
     fork_storm,
     closes_everything_and_leaves,
+    first_thread_ends,
 ]
 
 if __name__ == "__main__":

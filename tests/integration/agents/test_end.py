@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -17,8 +20,11 @@ import pytest
 from sidecar.agents import cgroup
 from sidecar.agents.containment import Containment
 from sidecar.agents.launch import Interruptible
+from sidecar.agents.link import Link
+from sidecar.agents.proc_table import ProcessTable, ProcTable, Table
 from sidecar.agents.process import Agent, Launch, Supervisor
-from sidecar.model.agent import AgentEnded, AgentFailed
+from sidecar.errors import AgentFailed
+from sidecar.model.agent import AgentEnded
 
 pytestmark = pytest.mark.anyio
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -191,9 +197,102 @@ async def test_a_second_more_urgent_request_brings_the_kill_forward(supervisor: 
     agent = await supervisor.start(shell("trap '' TERM; echo up; while :; do sleep 1000; done", kill_after_s=600))
     assert await first_line(agent) == "up"
     agent.request_end("abort")
-    with anyio.fail_after(20):
-        ended = await agent.end("abort", kill_after_s=0)
-    assert ended.rung == "kill"
+    agent.request_end("abort", kill_after_s=0)
+    try:
+        with anyio.fail_after(20):
+            assert (await agent.wait()).rung == "kill"
+    finally:
+        for process in psutil.Process(supervisor.sentinel_pid).children(recursive=True):
+            process.kill()
+
+
+async def test_an_abort_does_not_put_off_the_kill_of_what_an_exited_agent_left(supervisor: Supervisor) -> None:
+    script = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 1000; done' & read go; exit 0"
+    agent = await supervisor.start(shell(script, keep_stdin_open=True, kill_after_s=0.5))
+    assert await first_line(agent) == "up"
+    agent.write_stdin(b"go\n")
+    await until(lambda: not is_alive(agent.pid))
+    await until(lambda: agent.kill_at() < math.inf)
+    agent.request_end("abort", kill_after_s=600)
+    try:
+        with anyio.fail_after(20):
+            ended = await agent.wait()
+        assert (ended.reason, ended.rung, ended.survivors) == ("exited", "kill", 0)
+    finally:
+        for process in psutil.Process(supervisor.sentinel_pid).children(recursive=True):
+            process.kill()
+
+
+async def test_a_slow_look_at_a_crowded_machine_is_not_taken_out_of_the_agents_grace(containment: Containment) -> None:
+    grace_s = 0.3
+
+    class Crowded:
+        """The real table, read as slowly as one of many thousand processes is."""
+
+        def __init__(self, table: ProcessTable) -> None:
+            self._table = table
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._table, name)
+
+        def look(self) -> Table:
+            table = self._table.look()
+            time.sleep(2 * grace_s)
+            return table
+
+    supervisor = Supervisor("/", containment=containment)
+    supervisor.shared.table = Crowded(supervisor.shared.table)
+    async with supervisor:
+        agent = await supervisor.start(shell("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.01; done"))
+        assert await first_line(agent) == "up"
+        ended = await agent.end("abort", kill_after_s=grace_s)
+    root = ended.processes[0]
+    assert (root.pid, root.rung, ended.exit_code) == (agent.pid, "term", 3)
+    assert ended.tail.endswith("bye\n")
+
+
+async def test_who_is_born_while_the_table_is_read_is_found(tmp_path: Path) -> None:
+    """The pids are listed, then the agent leaves a daemon behind and goes, then the listed ones are read."""
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+
+    class InTheMidst(ProcTable):
+        def look(self) -> Table:
+            listed = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+            if fifo.exists():
+                fifo.write_text("")  # waits for its reader, the handler of SIGTERM
+                fifo.unlink()
+                while is_alive(agent.pid):
+                    time.sleep(0.001)
+            return Table(row for row in map(self.row, listed) if row is not None)
+
+    supervisor = Supervisor("/", containment="reaper")
+    async with supervisor:
+        script = f"trap 'cat {fifo}; setsid sleep 1000 & exit' TERM; echo up; while :; do sleep 0.01; done"
+        agent = await supervisor.start(shell(script))
+        assert await first_line(agent) == "up"
+        supervisor.shared.table = InTheMidst()
+        ended = await agent.end("abort")
+        assert psutil.Process(supervisor.sentinel_pid).children() == []
+    assert len(ended.processes) > 1
+
+
+async def test_an_agent_that_cannot_be_ended_does_not_hold_up_the_sentinel(containment: Containment) -> None:
+    """Released although it lives, as one is that the ladder could not end: the next one starts all the same."""
+    link = Link(containment)
+    await link.open()
+    try:
+        for marker in ("first", "second"):
+            null = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+            request = {"argv": ["sleep", "1000"], "cwd": "/", "env": {}, "marker": marker, "tag": 0, "group": None}
+            started = anyio.Event()
+            number = link.start(request, null, lambda message, heard=started: heard.set())  # type: ignore[misc]
+            with anyio.fail_after(20):
+                await started.wait()
+            link.release(number)
+    finally:
+        with anyio.fail_after(20):
+            await link.close()
 
 
 async def test_a_dead_sentinel_is_noticed_and_its_agents_are_ended_by_the_owner(containment: Containment) -> None:

@@ -16,7 +16,8 @@ import pytest
 from sidecar.agents import cgroup
 from sidecar.agents.containment import Containment
 from sidecar.agents.process import Agent, Launch, Supervisor
-from sidecar.model.agent import AgentEnded, AgentFailed
+from sidecar.errors import AgentFailed
+from sidecar.model.agent import AgentEnded
 
 pytestmark = pytest.mark.anyio
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -46,6 +47,15 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def peak_kb(*, afresh: bool = False) -> int:
+    """The most memory that this process had; `afresh`: counted from now on, so that no earlier peak hides a new one."""
+    if sys.platform != "linux":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    if afresh:
+        Path("/proc/self/clear_refs").write_text("5")
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
 async def test_output_of_both_streams_reaches_the_listener_the_tail_and_the_log(
@@ -151,7 +161,7 @@ async def test_one_line_of_100_mb_costs_no_memory_and_is_whole_in_the_log(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     size = 100_000_000
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before_kb = peak_kb(afresh=True)
     code = f"import os\nfor _ in range({size} // 100_000): os.write(1, b'x' * 100_000)\nos.write(1, b'\\nend\\n')"
     agent = await supervisor.start(Launch(argv=[*PYTHON, code], cwd="/", log_path=str(tmp_path / "log")))
     with anyio.fail_after(60):
@@ -160,8 +170,23 @@ async def test_one_line_of_100_mb_costs_no_memory_and_is_whole_in_the_log(
     assert [len(line) for _, line in lines] == [1 << 20, 3]
     assert (tmp_path / "log").stat().st_size == size + 5
     assert ended.tail.endswith("x\nend\n")
-    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kb < 30_000
+    assert peak_kb() - before_kb < 30_000
+
+
+async def test_a_gigabyte_of_output_costs_no_memory_although_nobody_listens(
+    supervisor: Supervisor, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    size = 1_000_000_000 if request.config.getoption("--long") else 50_000_000
+    before_kb = peak_kb(afresh=True)
+    script = f"yes 'a line that says nothing, again and again' | head -c {size}"
+    agent = await supervisor.start(shell(script, log_path=str(tmp_path / "log"), secrets=["never seen"]))
+    agent.subscribe()
+    with anyio.fail_after(120):
+        ended = await agent.wait()
+    assert ended.exit_code == 0
+    assert (tmp_path / "log").stat().st_size == size
+    # What a listener is owed: 4 MiB of the stream, which as separate lines take about three times that.
+    assert peak_kb() - before_kb < 60_000
 
 
 async def test_bytes_that_are_not_utf8_are_replaced_for_listeners_and_kept_in_the_log(

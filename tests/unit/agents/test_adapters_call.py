@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.agents.adapters import ADAPTERS
-from sidecar.model.agent import AgentFailed
+from sidecar.errors import AgentFailed
 from sidecar.model.agent_definition import AgentDefinition
 
 if TYPE_CHECKING:

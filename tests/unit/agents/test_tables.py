@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from sidecar.agents import marker
 from sidecar.agents.portable_table import PortableTable
 from sidecar.agents.proc_table import Identity, ProcessTable, ProcTable
 
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows threads so")
 TABLES: list[Callable[[], ProcessTable]] = [PortableTable]
 if sys.platform == "linux":
     TABLES.append(ProcTable)
@@ -111,3 +113,35 @@ def test_what_does_not_exist_is_nobody(table: ProcessTable) -> None:
     assert table.command(nobody) == ""
     assert table.environ(nobody) == b""
     assert not table.send(Identity(nobody, 1.0), signal.SIGTERM)
+
+
+def test_a_table_that_cannot_be_read_is_an_error_and_not_an_empty_table(table: ProcessTable) -> None:
+    """Without a descriptor left to read with, every process would look as if it were gone."""
+    table.row(os.getpid())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            table.row(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@needs_linux
+def test_a_process_whose_first_thread_has_ended_is_not_a_zombie(table: ProcessTable) -> None:
+    kit = Path(__file__).parents[2] / "chaos" / "hostile" / "kit.py"
+    command = [sys.executable, "-I", "-S", str(kit), "first_thread_ends", "word"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            deadline = time.monotonic() + 20
+            while "\nState:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
+                assert time.monotonic() < deadline
+            row = table.row(process.pid)
+            assert row is not None
+            assert not row.zombie
+            assert table.send(row.identity, signal.SIGKILL)
+            assert process.wait(20) == -signal.SIGKILL
+        finally:
+            process.kill()

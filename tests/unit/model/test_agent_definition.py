@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from sidecar.errors import InputError
 from sidecar.model.agent_definition import AgentDefinition, Limits
-from sidecar.model.parameters import InputError
 
 
 def define(**values: Any) -> AgentDefinition:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sidecar.model.parameters import InputError, Parameter, bind, is_of_type
+from sidecar.errors import InputError
+from sidecar.model.parameters import Parameter, bind, is_of_type
 
 
 def test_a_parameter_without_a_default_is_required_unless_it_says_otherwise() -> None:

@@ -10,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from sidecar.catalog import definition, yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 from sidecar.model.schema import json_schema
 from sidecar.model.steps import AgentStep, ShellCommand, StateUpdate, Wait
 from sidecar.model.steps_control import STEP_CLASSES, Conditional, ForEach, While, branches

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sidecar.catalog import definition, yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
-from sidecar.model.parameters import InputError, bind
+from sidecar.errors import DefinitionError, InputError
+from sidecar.model.parameters import bind
 from sidecar.model.workflow import Computed, Workflow
 
 SEED = Path(__file__).parent / "seed_004"
