@@ -1,5 +1,7 @@
 """Every exception that sidecar raises on purpose; the message is for the person who has to act on it."""
 
+from __future__ import annotations
+
 
 class SidecarError(Exception):
     """Something went wrong that a person can mend; `str()` of it is one line that says what and how."""
@@ -31,3 +33,48 @@ class ExpressionError(SidecarError):
         self.kind = kind
         self.line = line
         self.column = column
+
+
+class TemplateError(ExpressionError):
+    """A text with `{{ }}` cannot be read or rendered; `offset` is the place in that text, `where` leads to the text."""
+
+    def __init__(self, message: str, offset: int, where: tuple[str | int, ...] = (), *, kind: str = "syntax") -> None:
+        super().__init__(message, kind=kind)
+        self.offset = offset
+        self.where = where
+
+
+class ShellError(SidecarError):
+    """A command cannot be made safe with the values it has."""
+
+
+class Problem(str):
+    """One thing that is wrong with a definition: `file:line: message` for people, its parts for programs."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+
+    @classmethod
+    def at(cls, path: str, place: tuple[int, int], message: str) -> Problem:
+        """A problem at a line and column, both counted from 1."""
+        problem = cls(f"{path}:{place[0]}: {message}")
+        problem.path, (problem.line, problem.column), problem.message = path, place, message
+        return problem
+
+
+class DefinitionError(SidecarError):
+    """A definition is wrong; `problems` has every one of them as `file:line: message`."""
+
+    def __init__(self, problems: list[Problem] | tuple[Problem, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class NotFound(SidecarError):  # noqa: N818 - the name says it
+    """No workflow, prompt or agent has that name."""
+
+
+class InputError(SidecarError):
+    """What a caller gave is not what the definition asks for."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from sidecar.catalog import lookup, yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 from sidecar.model.agent_definition import ADAPTER_NAMES, PROMPT, AgentDefinition, Limits
 from sidecar.model.parameters import Parameter, unknown
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sidecar.catalog import kinds
 from sidecar.catalog.json_values import not_json
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 from sidecar.model.language import PATTERN_WORDS
 from sidecar.model.numbering import numbered
 from sidecar.model.parameters import unknown

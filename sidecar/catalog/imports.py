@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import definition, yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 from sidecar.model import expressions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sidecar.catalog.lookup import Source
-    from sidecar.catalog.yaml_format import Document, Problem
+    from sidecar.catalog.yaml_format import Document
+    from sidecar.errors import Problem
     from sidecar.model.expressions import Site
     from sidecar.model.workflow import SubAgentTask, Workflow
 

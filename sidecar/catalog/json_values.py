@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.catalog.yaml_format import Document, Problem
+    from sidecar.catalog.yaml_format import Document
+    from sidecar.errors import Problem
 
     Location = tuple[int | str, ...]
 

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal
 
 from sidecar import layout
-from sidecar.errors import SidecarError
+from sidecar.errors import NotFound, SidecarError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,10 +24,6 @@ _SOURCES: dict[str, Source] = {
 }
 _MOST_NAMES = 50
 _NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-:")
-
-
-class NotFound(SidecarError):  # noqa: N818 - the name says it
-    """No definition has that name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sidecar.catalog import lookup, yaml_format
 from sidecar.catalog.json_values import not_json
-from sidecar.catalog.yaml_format import DefinitionError, Document, Problem
+from sidecar.catalog.yaml_format import Document
+from sidecar.errors import DefinitionError, Problem
 from sidecar.model.parameters import Parameter, unknown
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sidecar
 from sidecar.catalog import definition, imports, lookup, yaml_format
-from sidecar.catalog.yaml_format import DefinitionError, Problem
+from sidecar.errors import DefinitionError, Problem
 from sidecar.layout import STATE_DIRECTORY
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sidecar.catalog import positions, yaml_compose
-from sidecar.errors import SidecarError
+from sidecar.errors import DefinitionError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.catalog.positions import Location, Place
 
 MAX_BYTES = 1024 * 1024
@@ -22,30 +20,6 @@ MAX_BYTES = 1024 * 1024
 MAX_VALUES = 100_000
 # What PyYAML's constructor raises for `!!bool x`, `!!int ''`, `!!timestamp x`, or a number of thousands of digits.
 _MISFITS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
-
-
-class Problem(str):
-    """`file:line: message` for people; its parts for programs."""
-
-    path: str
-    line: int
-    column: int
-    message: str
-
-    @classmethod
-    def at(cls, path: str, place: Place, message: str) -> Problem:
-        """A problem at a line and column, both counted from 1."""
-        problem = cls(f"{path}:{place[0]}: {message}")
-        problem.path, (problem.line, problem.column), problem.message = path, place, message
-        return problem
-
-
-class DefinitionError(SidecarError):
-    """A definition is wrong; `problems` has every one of them as `file:line: message`."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,5 +164,7 @@ def _duplicates(node: yaml.MappingNode) -> list[tuple[Place, str]]:
 
 
 def _reason(error: yaml.MarkedYAMLError) -> str:
+    if error.problem and "'\\t'" in error.problem:
+        return "a tab cannot indent in YAML: write spaces"
     parts = [part for part in (error.context, error.problem) if part]
     return " ".join(", ".join(parts).split()) or "not YAML"

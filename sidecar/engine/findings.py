@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sidecar.catalog.positions import Location, Place
-    from sidecar.catalog.yaml_format import Document, Problem
+    from sidecar.catalog.yaml_format import Document
+    from sidecar.errors import Problem
     from sidecar.model.expressions import Site
 
 Severity = Literal["error", "warning"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.catalog.yaml_format import DefinitionError
 from sidecar.engine import findings, named
 from sidecar.engine.checks import fields, flow, loose, walk
 from sidecar.engine.checks.expressions import Expressions
 from sidecar.engine.checks.names import names_of
 from sidecar.engine.checks.references import References
 from sidecar.engine.findings import Finding, Notes
+from sidecar.errors import DefinitionError
 from sidecar.model.steps_control import ParallelForEach
 
 if TYPE_CHECKING:

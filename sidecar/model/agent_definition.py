@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationInfo, field_validator
 
+from sidecar.errors import InputError
 from sidecar.model import duration, template
-from sidecar.model.parameters import InputError, Parameter, bind, unknown
+from sidecar.model.parameters import Parameter, bind, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,14 +15,10 @@ from pydantic import (
     field_validator,
 )
 
-from sidecar.errors import SidecarError
+from sidecar.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-
-class InputError(SidecarError):
-    """What a caller gave is not what the definition asks for."""
 
 
 Type = Literal["string", "number", "integer", "boolean", "array", "object"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sidecar.errors import ExpressionError
+from sidecar.errors import TemplateError
 
 FILTERS = frozenset({"path_to_key", "json", "quote", "raw"})
 
@@ -28,15 +28,6 @@ _BEFORE_REGEX = frozenset(
     ["return", "typeof", "case", "in", "of", "delete", "void", "throw", "new", "instanceof", "else", "do", "await"]
 )
 _AFTER_VALUE = frozenset({")", "]", "}", "`", "++", "--"})
-
-
-class TemplateError(ExpressionError):
-    """A text with `{{ }}` cannot be read or rendered; `offset` is the place in that text, `where` leads to the text."""
-
-    def __init__(self, message: str, offset: int, where: tuple[str | int, ...] = (), *, kind: str = "syntax") -> None:
-        super().__init__(message, kind=kind)
-        self.offset = offset
-        self.where = where
 
 
 @dataclass(frozen=True, slots=True)

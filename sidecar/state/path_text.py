@@ -9,8 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
-from sidecar.errors import SidecarError
-from sidecar.state.holes import TemplateError
+from sidecar.errors import SidecarError, TemplateError
 from sidecar.state.template import P, Program, Slot, Text, as_key, compile_text
 
 if TYPE_CHECKING:

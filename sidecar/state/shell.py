@@ -2,7 +2,9 @@
 
 A value is never pasted into the text. It travels in the environment, and the text gets a reference to it that
 fits the quotes around its hole. What a variable expands to is data to the shell; the few places where even that
-is read as code are refused. A list is one word per item where it stands bare, and one text joined by blanks inside
+is read as code are refused, also where the author's own variables, function arguments or pipes lead there. Not followed
+is what goes through a file, through `read`, or out of `{ …; } | sh`: what such a command runs is what its author chose.
+A list is one word per item where it stands bare, and one text joined by blanks inside
 quotes. Null is refused: `rm -r {{ dir }}/build` must not run without a directory.
 """
 
@@ -13,8 +15,10 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
-from sidecar.state.holes import Hole, TemplateError, split
-from sidecar.state.shell_places import Context, Place, ShellError, find_places
+from sidecar.errors import ShellError, TemplateError
+from sidecar.state.holes import Hole, split
+from sidecar.state.shell_places import find_places
+from sidecar.state.shell_reading import Context, Place
 from sidecar.state.template import P, Slot, as_text, compile_text, filtered
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sidecar.state.shell_words import Word
+from sidecar.state.shell_words import Cell, Word
 
 _RESERVED = frozenset(
     ["if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "esac", "time"]
@@ -17,7 +17,9 @@ class Frame:
 
     words: list[Word] = field(default_factory=list)
     word: Word | None = None
-    redirect: bool = False  # the next word is a file, not a word of the command
+    redirect: str = ""  # the operator before the next word, which is then a file and not a word of the command
+    fed: list[Cell] = field(default_factory=list)  # what a `<<<`, or the command before a `|`, gives this one to read
+    printed: list[Cell] = field(default_factory=list)  # what the command before this place gives to the next
     cases: list[str] = field(default_factory=list)  # of each open `case`: "pattern" or "body"
 
     @property
@@ -40,7 +42,7 @@ class Frame:
         if word is None:
             return False
         if self.redirect:
-            self.redirect = False
+            self.redirect = ""
         elif self.in_pattern:
             if word.plain and word.text == "esac":
                 self.cases.pop()

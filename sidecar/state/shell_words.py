@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A character, the number of a hole, or None for what only the running shell knows (an expansion).
+# A character, the number of a hole, a negative number for a variable, or None for another expansion.
 Cell = str | int | None
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=", re.ASCII)
@@ -53,7 +53,7 @@ class Word:
     @property
     def may_vanish(self) -> bool:
         """An unquoted expansion that is empty is no word at all: the next word takes its place."""
-        return not self.quoted and bool(self.cells) and all(cell is None for cell in self.cells)
+        return not self.quoted and bool(self.cells) and all(is_expansion(cell) for cell in self.cells)
 
     @property
     def literal(self) -> str:
@@ -66,7 +66,12 @@ class Word:
         return self.literal.rpartition("/")[2]
 
 
-# (hole, why a value must not stand there)
+def is_expansion(cell: Cell) -> bool:
+    """Whether only the running shell knows what is there."""
+    return cell is None or (isinstance(cell, int) and cell < 0)
+
+
+# (hole or variable, why a value must not stand there)
 Finding = tuple[int, str]
 # Whether a hole with `| quote` is one bare word of the code that these cells are.
 IsQuotedWord = Callable[[list[Cell], int], bool]
@@ -97,7 +102,7 @@ def _command_name(words: list[Word], at: int) -> Iterator[Finding]:
         at += 1
     why = "the value would choose the command; write the command's name here, or | raw if the value is code"
     while at < len(words) and words[at].may_vanish:
-        yield from ((hole, why) for hole in words[at].nested)
+        yield from ((hole, why) for hole in _all(words[at]))
         why = "the value would be the command if the expansion before it is empty; put that into double quotes"
         at += 1
     # With a directory in front it can only be a program's file, no builtin and no reserved word.
@@ -108,9 +113,22 @@ def _command_name(words: list[Word], at: int) -> Iterator[Finding]:
 def _assignment(word: Word) -> Iterator[Finding]:
     name, _, _ = word.text.partition("=")
     if "\0" in name:
-        yield from ((hole, "the value would be arithmetic inside [ ]") for hole in word.holes)
+        yield from ((hole, "the value would be arithmetic inside [ ]") for hole in _all(word))
     elif name.rstrip("+") in _EXPANDED_VARIABLES:
-        yield from ((hole, f"the shell runs what is in {name}") for hole in word.holes)
+        yield from ((hole, f"the shell runs what is in {name}") for hole in _all(word))
+
+
+def reads_code(words: list[Word]) -> bool:
+    """Whether the command takes its standard input for code: `… | sh`, `… | xargs -I% sh -c 'echo %'`."""
+    at = 0
+    while at < len(words) and (words[at].name in {*_PREFIXES, "sudo"} or _ASSIGNMENT.match(words[at].text)):
+        at += 1
+    name, rest = words[at].name if at < len(words) else "", [word.literal for word in words[at + 1 :]]
+    if name == "xargs":
+        return any(text.startswith(("-I", "-i")) for text in rest) and any(word.name in _SHELLS for word in words)
+    if name not in _SHELLS and not _INTERPRETERS.fullmatch(name):
+        return False
+    return "-s" in rest or all(text.startswith(("-", "+")) and not text.endswith(("c", "e")) for text in rest)
 
 
 def _builtin(words: list[Word]) -> Iterator[Finding]:
@@ -124,7 +142,7 @@ def _builtin(words: list[Word]) -> Iterator[Finding]:
         for word in words[1:]:
             assigned = _ASSIGNMENT.match(word.text)
             if evaluates or assigned is None or "\0" in assigned.group():
-                yield from ((hole, f"{name} may evaluate the value; write name=value here") for hole in word.holes)
+                yield from ((hole, f"{name} may evaluate the value; write name=value here") for hole in _all(word))
             else:
                 yield from _assignment(word)
     elif name in ("printf", "test", "[", "wait"):
@@ -135,14 +153,14 @@ def _variable_names(name: str, words: list[Word]) -> Iterator[Finding]:
     for option, word in pairwise(words):
         if option.literal in ("-v", "-R", "-p"):
             yield from (
-                (hole, f"{name} {option.text} evaluates the value as the name of a variable") for hole in word.holes
+                (hole, f"{name} {option.text} evaluates the value as the name of a variable") for hole in _all(word)
             )
 
 
 def _test(words: list[Word]) -> Iterator[Finding]:
     for index, word in enumerate(words):
         if word.literal in _ARITHMETIC_TESTS:
-            sides = words[index - 1].holes + (words[index + 1].holes if index + 1 < len(words) else [])
+            sides = _all(words[index - 1]) + (_all(words[index + 1]) if index + 1 < len(words) else [])
             yield from ((hole, f"[[ {word.text} evaluates the value as arithmetic; write [ … ]") for hole in sides)
     yield from _variable_names("[[", words)
 
@@ -170,6 +188,11 @@ def _program(words: list[Word], is_quoted_word: IsQuotedWord) -> Iterator[Findin
         yield from ((hole, why) for word in code for hole in _all(word))
     elif name in _AWKS:
         yield from _awk(words)
+    elif name in ("sed", "gsed"):
+        yield from _sed(words)
+    elif name == "env":
+        code = _code_after(words, re.compile(r"-[A-Za-z0]*S"))
+        yield from ((hole, "env -S makes a command of the value") for word in code for hole in _all(word))
 
 
 def _awk(words: list[Word]) -> Iterator[Finding]:
@@ -181,10 +204,18 @@ def _awk(words: list[Word]) -> Iterator[Finding]:
         yield from ((hole, why) for hole in _all(words[at]))
 
 
+def _sed(words: list[Word]) -> Iterator[Finding]:
+    """`e` runs a command and `w` writes a file, and a value in `s/a/{{ … }}/` can end the one and begin the other."""
+    why = "sed reads the value as code; write awk -v name={{ … }} '…' instead, or | raw if it is code"
+    given = re.compile(r"-[A-Za-z]*e|--expression")
+    explicit = [at for at, word in enumerate(words) if at and given.match(word.literal)]
+    first = next((at for at, word in enumerate(words) if at and not word.literal.startswith("-")), len(words))
+    for at in {place for start in explicit for place in (start, start + 1)} or {first}:
+        yield from ((hole, why) for word in words[at : at + 1] for hole in _all(word))
+
+
 def _shell_code(words: list[Word], why: str, is_quoted_word: IsQuotedWord) -> Iterator[Finding]:
-    cells: list[Cell] = []
-    for word in words:
-        cells.extend([*word.cells, " "])
+    cells: list[Cell] = [cell for word in words for cell in (*word.cells, " ")]
     for word in words:
         yield from ((hole, why) for hole in word.holes if not is_quoted_word(cells, hole))
         yield from ((hole, why) for hole in word.nested)

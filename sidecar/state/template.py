@@ -12,8 +12,8 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from sidecar.errors import ExpressionError
-from sidecar.state.holes import Hole, TemplateError, split
+from sidecar.errors import ExpressionError, TemplateError
+from sidecar.state.holes import Hole, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -15,9 +15,10 @@ _TOKEN = re.compile(
 )
 _REGEX = re.compile(r"/(?![*/])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/\w*")
 _TEMPLATE_TEXT = re.compile(r"(?:\\.|\$(?!\{)|[^`\\$])*", re.DOTALL)
-# A slash after one of these begins a regex; after any other word, or a closing bracket, it divides.
+# A slash after one of these begins a regex; after any other word, or a closing bracket, it divides. `of` is left out:
+# it can be a variable, and to take a division for a regex would hide the names and brackets in it.
 _BEFORE_REGEX = frozenset(
-    ["return", "typeof", "case", "in", "of", "delete", "void", "throw", "new", "else", "do", "instanceof"]
+    ["return", "typeof", "case", "in", "delete", "void", "throw", "new", "else", "do", "instanceof"]
 )
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 
@@ -79,7 +80,8 @@ def _may_begin_regex(tokens: list[Token]) -> bool:
         return True
     last = tokens[-1]
     if last.kind == "word":
-        return last.text in _BEFORE_REGEX
+        is_property = len(tokens) > 1 and tokens[-2].text in (".", "?.")
+        return last.text in _BEFORE_REGEX and not is_property
     return last.kind == "mark" and last.text not in (")", "]", "}", "++", "--")
 
 

@@ -92,11 +92,13 @@ def test_json_is_for_programs(root: Path) -> None:
 def test_what_is_not_yaml_or_not_there_is_a_finding_and_not_a_crash(root: Path) -> None:
     (root / "torn.yaml").write_text("steps: [\n")
     (root / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    ended = validate(root, "torn.yaml", "bytes.yaml", "missing.yaml")
+    (root / "text.yaml").write_text("only a text\n")
+    ended = validate(root, "torn.yaml", "bytes.yaml", "text.yaml", "missing.yaml")
     assert ended.returncode == 2
     assert [line.partition(":")[0] for line in ended.stdout.splitlines()[:-1]] == [
         "torn.yaml",
         "bytes.yaml",
+        "text.yaml",
         "missing.yaml",
     ]
     assert ended.stderr == ""

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from sidecar.engine.checks import names as known
-from sidecar.errors import ExpressionError
+from sidecar.errors import ExpressionError, ShellError, TemplateError
 from sidecar.model.language import Role
 from sidecar.state import tokens
-from sidecar.state.holes import FILTERS, Hole, TemplateError, split
+from sidecar.state.holes import FILTERS, Hole, split
 from sidecar.state.path_text import PathError, compile_path
-from sidecar.state.shell import ShellError, unsafe_places
+from sidecar.state.shell import unsafe_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

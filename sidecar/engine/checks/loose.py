@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.catalog import yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
 from sidecar.engine.findings import Notes
-from sidecar.errors import ExpressionError
+from sidecar.errors import DefinitionError, ExpressionError
 from sidecar.model.expressions import Site
 from sidecar.model.language import Role, has_template
 from sidecar.state.template import problems_of
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.state.script import Script
 
 # Below a key that is wrong anything may stand; these are code wherever they are.
-_CODE = ("transform", "validate")
+_CODE = (("transform",), ("validate",))
 
 
 def check(path: str, script: Script) -> list[Finding]:
@@ -50,7 +49,7 @@ def _compile(site: Site, script: Script, notes: Notes) -> Program | None:
 
 def _texts(value: object, location: tuple[int | str, ...]) -> Iterator[Site]:
     if isinstance(value, str):
-        if location[-1] in _CODE and "computed" in location:
+        if location[-1:] in _CODE and "computed" in location:
             yield Site(location, Role.TRANSFORM, value)
         elif has_template(value):
             yield Site(location, Role.VALUE, value)

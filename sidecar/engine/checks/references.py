@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.catalog import agents, prompts, workflows
-from sidecar.catalog.lookup import NotFound
-from sidecar.catalog.yaml_format import DefinitionError
 from sidecar.engine.checks import walk
-from sidecar.errors import SidecarError
+from sidecar.errors import DefinitionError, NotFound, SidecarError
 from sidecar.model.language import has_template
 from sidecar.model.parameters import misfit, unknown
 from sidecar.model.steps import AgentStep, ApplyHints

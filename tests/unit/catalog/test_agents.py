@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.catalog import agents
-from sidecar.catalog.lookup import NotFound
-from sidecar.catalog.yaml_format import DefinitionError
-from sidecar.errors import SidecarError
+from sidecar.errors import DefinitionError, NotFound, SidecarError
 
 
 class Catalog:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.catalog import definition, workflows, yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 from sidecar.model.steps_control import While
 from sidecar.model.workflow import Workflow
 
 if TYPE_CHECKING:
-    from sidecar.catalog.yaml_format import Problem
+    from sidecar.errors import Problem
 
 
 def problems(text: str) -> list[Problem]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.catalog import imports
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 
 COMPONENT = "name: part\nsteps:\n  - {id: inner, type: exit}\n"
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.catalog import prompts
-from sidecar.catalog.lookup import NotFound
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError, NotFound
 
 WHOLE = """\
 ---

@@ -10,9 +10,7 @@ import pytest
 import sidecar
 from sidecar.catalog import workflows
 from sidecar.catalog.imports import Definition
-from sidecar.catalog.lookup import NotFound
-from sidecar.catalog.yaml_format import DefinitionError
-from sidecar.errors import SidecarError
+from sidecar.errors import DefinitionError, NotFound, SidecarError
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.catalog import workflows, yaml_compose, yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.catalog import yaml_format
-from sidecar.catalog.yaml_format import DefinitionError
+from sidecar.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,12 +54,17 @@ def test_every_duplicate_key_is_an_error_with_both_lines() -> None:
         ("a: " + "[" * 5000, 1),
         ("a: &x [*x]\n", 1),
         ("a: !!int x\n", 1),
+        ("a:\n\t- b\n", 2),
     ],
 )
 def test_what_is_not_safe_yaml_is_an_error_with_its_line(text: str, line: int) -> None:
     (problem,) = problems(text)
     assert problem.startswith(f"f.yaml:{line}: ")
     assert "\n" not in problem
+
+
+def test_a_tab_is_told_as_such() -> None:
+    assert problems("steps:\n\t- type: exit\n") == ("f.yaml:2: a tab cannot indent in YAML: write spaces",)
 
 
 def test_aliases_may_not_multiply() -> None:

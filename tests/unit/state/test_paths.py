@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.errors import TemplateError
 from sidecar.state import paths
-from sidecar.state.holes import TemplateError
 from sidecar.state.paths import Patch, PathError
 
 

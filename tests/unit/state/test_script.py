@@ -60,6 +60,8 @@ def refusal(script: Script, world: World, source: str, **extra: object) -> Expre
         ("return 1 })(), (() => { return 2", 1, 10, "nothing opens"),
         ("const x = ;\nreturn x", 1, 11, "';'"),
         ("if (a) {\n  return 1", 2, 11, "ends too early"),
+        ("a.in / 1) + (2 / 1", 1, 9, "nothing opens"),
+        ("of / 1) + (2 / 1", 1, 7, "nothing opens"),
         ("a +\nasync () => 1", 2, 1, "cannot wait"),
         ("import('fs')", 1, 1, "cannot wait"),
         ("a +\n'\ud800'", 2, 2, "half a character"),
@@ -136,6 +138,11 @@ def test_names_are_those_that_come_from_outside(script: Script) -> None:
         "this.that, typeof what": {"what"},
     }
     assert {source: set(script.compile(source).names) for source in expected} == expected
+
+
+def test_a_property_named_like_a_word_of_the_language_can_be_divided(script: Script, world: World) -> None:
+    assert evaluate(script, world, "counts.new / total / parts", counts={"new": 12}, total=3, parts=2) == 2
+    assert evaluate(script, world, "of / total / parts", of=12, total=3, parts=2) == 2
 
 
 def test_a_body_may_declare_a_name_that_the_world_has(script: Script, world: World) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.state.holes import TemplateError
-from sidecar.state.shell import ShellError, compile_command, prepare, unsafe_places
+from sidecar.errors import ShellError, TemplateError
+from sidecar.state.shell import compile_command, prepare, unsafe_places
 
 
 def body(command: str, *values: Any) -> str:
@@ -125,6 +125,25 @@ def test_arithmetic_takes_whole_numbers_only(command: str) -> None:
             prepare(command, [bad])
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "y={{ x }}; echo $((y + 1))",
+        "y={{ x }}; echo $(( $y ))",
+        "y={{ x }}; z=$y; (( z > 1 ))",
+        "set -- {{ x }}; echo $(($1))",
+        "a=(1 2); y={{ x }}; echo ${a[y]}",
+        "a=(1 2); y={{ x }}; echo ${a[@]:$y}",
+        "a=([$(echo {{ x }})]=1)",
+    ],
+)
+def test_a_variable_in_arithmetic_takes_whole_numbers_only(command: str) -> None:
+    assert unsafe_places(command) == []
+    prepare(command, [7])
+    with pytest.raises(TemplateError, match="only a whole number"):
+        prepare(command, ["a[$(touch pwned)]"])
+
+
 UNSAFE = [
     "cat <<EOF\n{{ x }}\nEOF",
     "cat <<'EOF' | sh\na {{ x }}\nEOF\n",
@@ -200,6 +219,37 @@ UNSAFE = [
     "echo ${{ x }}",
     'echo "${{ x }}"',
     "echo $((ls {{ x }}); ls)",
+    "ls >& {{ x }}",
+    "ls 2>&1'{{ x }}'",
+    "ls >&$(echo {{ x }})",
+    "env -S {{ x }}",
+    "env -iS '{{ x }}'",
+    "sed 's/a/{{ x }}/' file",
+    "sed -n -e p -e {{ x }} file",
+    "[[ $(echo {{ x }}) -eq 1 ]]",
+    "declare -i n=$(echo {{ x }})",
+    "arr[$(echo {{ x }})]=1",
+    "PS4=$(echo {{ x }}); set -x",
+    "[ -v $(echo {{ x }}) ]",
+    # by a detour: variables, arguments of functions, pipes
+    "y={{ x }}; eval $y",
+    'y={{ x }}; z="a $y"; sh -c "ls ${z}"',
+    'y=$(echo {{ x }}); eval "$y"',
+    "y={{ x }}; $y --version",
+    "y={{ x }}; [[ $y -eq 1 ]]",
+    "y={{ x }}; ls >& $y",
+    "y={{ x }}; echo ${!y}",
+    'y={{ x }}; echo "${y@P}"',
+    ': ${y:={{ x }}}; eval "$y"',
+    'for y in {{ x }}; do eval "$y"; done',
+    'set -- a {{ x }}; eval "$2"',
+    'f() { eval "$1"; }; f {{ x }}',
+    'function f { eval "$@"; }; f {{ x }}',
+    "printf %s {{ x }} | sh",
+    "echo {{ x }} | tee copy | sudo bash -s",
+    "echo {{ x }} | python3 -",
+    "echo {{ x }} | xargs -I% sh -c 'ls %'",
+    "sh <<< {{ x }}",
 ]
 
 
@@ -243,6 +293,15 @@ SAFE = [
     '"$command" {{ x }}',
     "$SUDO ls {{ x }}",
     "{{ x | raw }} {{ x }}",
+    "sed -f script {{ x }}",
+    "sed -e p -- {{ x }}",
+    'y={{ x }}; ls "$y" ${y%a}; sh -c \'ls "$1"\' sh $y',
+    "y={{ x }}; $y/run.sh",
+    "y={{ x }}; eval $z",
+    "f() { ls $1; }; f {{ x }}",
+    "echo {{ x }} | grep sh; ls | sh",
+    "echo {{ x }} | sh script.sh",
+    "echo {{ x }}; sh",
 ]
 
 

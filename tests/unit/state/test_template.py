@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.errors import ExpressionError
-from sidecar.state.holes import Hole, TemplateError, split
+from sidecar.errors import ExpressionError, TemplateError
+from sidecar.state.holes import Hole, split
 from sidecar.state.script import Script
 from sidecar.state.template import as_text, compile_text, compile_value, problems_of
 
