@@ -72,9 +72,25 @@ class DefinitionError(SidecarError):
         self.problems = tuple(problems)
 
 
+class DefinitionChanged(SidecarError):  # noqa: N818 - the name says it
+    """A run cannot be resumed with this definition: the step where it stands is not there any more."""
+
+
 class NotFound(SidecarError):  # noqa: N818 - the name says it
     """No workflow, prompt or agent has that name."""
 
 
 class InputError(SidecarError):
     """What a caller gave is not what the definition asks for."""
+
+
+class StoreError(SidecarError):
+    """The journal cannot be read or written, or refuses what would make it wrong. Nothing of the transaction is kept.
+
+    `kind` is `locked`, `full`, `forbidden`, `removed`, `damaged`, `newer`, `io`, `closed` (about the database), or
+    `conflict`, `missing`, `value` (about what was asked).
+    """
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agents, boundary, catalog, report, startup, state, validating, watching
+from benchmarks import agents, boundary, catalog, report, startup, state, store, validating, watching
 
 SUBJECTS = {
     "startup": startup.measure,
@@ -15,6 +15,7 @@ SUBJECTS = {
     "state": state.measure,
     "catalog": catalog.measure,
     "validating": validating.measure,
+    "store": store.measure,
 }
 
 

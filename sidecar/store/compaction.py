@@ -1,0 +1,62 @@
+"""Old runs go, so that a year of them does not grow without bound; never one that somebody may soon want to resume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sidecar.errors import StoreError
+from sidecar.store import sql
+from sidecar.store.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sidecar.store.db import Database
+    from sidecar.store.journal import Run
+
+_DAY_S = 86_400.0
+_PAGES = 1_000  # given back at a time, so that no other process waits long
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What stays: of the completed runs the newest ones up to an age; every other that is not older than that."""
+
+    newest: int = 200
+    age_s: float = 30 * _DAY_S
+
+
+def compact(database: Database, keep: Keep, live: Collection[str] = ()) -> list[str]:
+    """Delete what need not stay; `live` are the runs that somebody executes now. Gives the ids of those that went.
+
+    The age is counted from the last change. A clock that jumped back makes runs younger, which keeps them.
+    """
+    oldest = database.clock() - keep.age_s
+    journal = Journal(database)
+    gone = []
+    for rank, run in enumerate(journal.runs()):
+        surplus = run.status == "completed" and rank >= keep.newest
+        if run.run_id in live or not (surplus or run.updated_at < oldest):
+            continue
+        # A transaction each: whoever wants to write meanwhile waits for one run, not for a year of them.
+        with database.transaction(durable=False):
+            if _stands(journal, run):  # nobody has resumed it since we looked
+                database.execute(sql.DROP_AGENTS, (run.run_id,))
+                database.execute(sql.DROP_RUN, (run.run_id,))
+                gone.append(run.run_id)
+    if gone:
+        with database.transaction():
+            database.execute(sql.DROP_DEFINITIONS)
+            database.execute(sql.DROP_LOOSE_AGENTS)
+        database.shrink(_PAGES)
+    return gone
+
+
+def _stands(journal: Journal, run: Run) -> bool:
+    try:
+        return journal.run(run.run_id) == run
+    except StoreError as error:
+        if error.kind != "missing":
+            raise
+        return False  # somebody else compacts too

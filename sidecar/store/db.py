@@ -1,0 +1,287 @@
+"""One SQLite database a project, shared by all its processes: transactions that are whole, errors that say what to do.
+
+Calls block, for microseconds to a few milliseconds; where another process holds the lock, up to the busy timeout.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from sidecar import layout
+from sidecar.errors import StoreError
+from sidecar.store import migrations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+NAME = "sidecar.db"
+_LEAST_SQLITE = (3, 35, 0)
+_WAL_KEPT = 16 * 1024 * 1024  # after a burst the log is cut back to this
+_AGAIN_S = 0.01
+_SUFFIXES = ("", "-wal", "-shm")
+_NOT_STORABLE = (UnicodeEncodeError, OverflowError)
+_KINDS = {
+    sqlite3.SQLITE_BUSY: ("locked", "another process has kept it locked for {busy:g} s; see who, and try again"),
+    sqlite3.SQLITE_LOCKED: ("locked", "it is locked; try again"),
+    sqlite3.SQLITE_FULL: ("full", "no space left on the disk; make room and resume"),
+    sqlite3.SQLITE_READONLY: ("forbidden", "it may not be written; check the directory's owner and permissions"),
+    sqlite3.SQLITE_PERM: ("forbidden", "it may not be opened; check its owner and permissions"),
+    sqlite3.SQLITE_CANTOPEN: ("forbidden", "it cannot be opened; check the directory's owner, permissions and space"),
+    sqlite3.SQLITE_CORRUPT: ("damaged", "it is damaged; move it away (and its -wal), or restore a copy"),
+    sqlite3.SQLITE_NOTADB: ("damaged", "it is not a database of sidecar's; move it away"),
+    sqlite3.SQLITE_IOERR: ("io", "the disk failed ({error}); check it, and resume"),
+    sqlite3.SQLITE_TOOBIG: ("value", "a value is too large for it"),
+}
+
+
+def open_database(root: str) -> Database:
+    """The project's database, made where there is none yet."""
+    return Database(os.path.join(layout.state_directory(root), NAME))
+
+
+class Database:
+    """A connection, for one thread. What it cannot do it refuses with `StoreError`, and then nothing was done."""
+
+    def __init__(self, path: str, *, busy_timeout_s: float = 10.0, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.clock = clock
+        self._busy_s = busy_timeout_s
+        self._known = len(migrations.MIGRATIONS)
+        self._open: Literal["", "read", "write"] = ""  # the transaction
+        self._broken = False  # a part of it failed, so that all of it must
+        self._durable = True
+        self._files: tuple[tuple[int, int], ...] = ()
+        self._make_file()
+        try:
+            self._connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+        except sqlite3.Error as error:
+            raise self._explained(error) from None
+        try:
+            self._prepare()
+            migrations.migrate(self, migrations.MIGRATIONS)
+            self.rows("SELECT 1 FROM runs LIMIT 1")  # the log and its index are open from the first reading on
+            self._files = self._identities()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of it; a second time does nothing."""
+        self._connection.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """All of it or nothing. Durable: on the disk when it returns, with all that was committed before it.
+
+        Otherwise it survives the death of this process, and is on the disk with the next durable one. Inside another
+        one it is a part of that: committed with it, and lost with it.
+        """
+        if self._open == "write":
+            if durable and not self._durable:  # SQLite cannot change its mind here, and less than asked is no answer
+                self._broken = True
+                raise StoreError(f"{self.path}: a durable part in a transaction that is not durable", kind="conflict")
+            try:
+                yield
+            except BaseException:
+                self._broken = True  # whoever catches this further out must not commit the half that was done
+                raise
+            return
+        if self._open:
+            raise StoreError(f"{self.path}: nothing is written while a snapshot is read", kind="conflict")
+        self._begin(durable)
+        try:
+            yield
+            if self._broken or not self._connection.in_transaction:
+                raise StoreError(
+                    f"{self.path}: a part of the transaction failed: nothing of it is kept", kind="conflict"
+                )
+            self._run("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._open, self._broken = "", False
+        if durable:
+            self._refuse_replaced()  # committed into a file that nobody will find again
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read in here is of one moment."""
+        if self._open:
+            yield
+            return
+        self._run("BEGIN")
+        self._open = "read"
+        try:
+            self._refuse_strange()
+            yield
+        finally:
+            self._roll_back()
+            self._open = ""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), about: str = "") -> int:
+        """Change something, inside a transaction; the number of rows that were."""
+        # SQLite ends a transaction by itself when the disk is full. What came after would be committed alone.
+        if self._open != "write" or not self._connection.in_transaction:
+            raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
+        return self._run(sql, values, about).rowcount
+
+    def rows(self, sql: str, values: Sequence[Any] = (), about: str = "") -> list[tuple[Any, ...]]:
+        """Read all of it."""
+        if not self._open:
+            self._refuse_strange()
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except (sqlite3.Error, *_NOT_STORABLE) as error:
+            raise self._explained(error, about) from None
+
+    def verify(self) -> None:
+        """Read every page. A reader of single rows would not notice a page that has lost some."""
+        found = self.rows("PRAGMA integrity_check(1)")
+        if found != [("ok",)]:
+            raise self.damaged(str(found[0][0]).replace("\n", " "))
+
+    def damaged(self, what: str) -> StoreError:
+        """Something was read that was never written."""
+        return StoreError(
+            f"{self.path} is damaged ({what}); move it away (and its -wal), or restore a copy", kind="damaged"
+        )
+
+    def shrink(self, pages: int) -> None:
+        """Give up to that many free pages back to the file system."""
+        try:
+            # As a script: `execute` stops after the first page, since the rows of this pragma have no columns.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+        except sqlite3.Error as error:
+            raise self._explained(error) from None
+
+    def _begin(self, durable: bool) -> None:
+        if durable != self._durable:
+            self._run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        # IMMEDIATE: whoever reads first and writes later can find that somebody else wrote between, and fail.
+        self._run("BEGIN IMMEDIATE")
+        self._open = "write"
+        try:
+            self._refuse_strange()  # under the lock: from here on nobody can migrate it
+        except BaseException:
+            self._roll_back()
+            self._open = ""
+            raise
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:  # the disk is gone: what was not committed is not there, with or without this
+            pass
+
+    def _run(self, sql: str, values: Sequence[Any] = (), about: str = "") -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(sql, values)
+        except (sqlite3.Error, *_NOT_STORABLE) as error:
+            raise self._explained(error, about) from None
+
+    def _make_file(self) -> None:
+        """Readable by its owner only: prompts and environments are in it."""
+        directory = os.path.dirname(self.path)
+        try:
+            os.makedirs(directory, exist_ok=True)
+            # Never opened where it exists: closing it would drop the locks of every other connection of this process.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            entry = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(entry)
+            finally:
+                os.close(entry)
+        except FileExistsError:
+            return
+        except OSError as error:
+            kind = "full" if self._is_full() else "forbidden"
+            raise StoreError(f"cannot make {self.path}: {error.strerror}", kind=kind) from None
+
+    def _prepare(self) -> None:
+        if sqlite3.sqlite_version_info < _LEAST_SQLITE:
+            raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: sidecar needs 3.35", kind="forbidden")
+        for pragma in (
+            "foreign_keys = ON",
+            "cell_size_check = ON",  # notices a damaged page before it is used
+            "trusted_schema = OFF",
+            f"journal_size_limit = {_WAL_KEPT}",
+        ):
+            self._run(f"PRAGMA {pragma}")
+        if self.rows("PRAGMA page_count") == [(0,)]:  # later it has no effect, and would wait for the lock
+            self._run("PRAGMA auto_vacuum = INCREMENTAL")
+        mode = self._log_ahead()
+        if mode != "wal":
+            raise StoreError(f"{self.path}: no write-ahead log on this file system (got {mode})", kind="forbidden")
+        self._run("PRAGMA synchronous = FULL")
+
+    def _log_ahead(self) -> str:
+        """Switching to WAL fails at once, timeout or not, while another process that has just started does the same."""
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                return str(self.rows("PRAGMA journal_mode = WAL")[0][0])
+            except StoreError as error:
+                if error.kind != "locked" or time.monotonic() > deadline:
+                    raise
+                time.sleep(_AGAIN_S)
+
+    def _refuse_strange(self) -> None:
+        """Whatever happened to the files since we opened them."""
+        self._refuse_replaced()
+        migrations.refuse_newer(self.path, self._run("PRAGMA user_version").fetchone()[0], self._known)
+
+    def _refuse_replaced(self) -> None:
+        """SQLite goes on writing into files that were removed, where nobody finds it."""
+        if self._files and self._identities() != self._files:
+            raise StoreError(
+                f"{self.path} (or its -wal or -shm) was removed or replaced while in use; what was journalled since "
+                "is lost: end this sidecar and start it again",
+                kind="removed",
+            )
+
+    def _identities(self) -> tuple[tuple[int, int], ...]:
+        try:
+            found = [os.stat(self.path + suffix) for suffix in _SUFFIXES]
+        except OSError:
+            return ((-1, -1),)
+        return tuple((status.st_dev, status.st_ino) for status in found)
+
+    def _is_full(self) -> bool:
+        try:
+            space = os.statvfs(os.path.dirname(self.path))
+        except OSError:
+            return False
+        return space.f_bavail == 0 or (space.f_files > 0 and space.f_favail == 0)
+
+    def _explained(self, error: Exception, about: str = "") -> StoreError:
+        code = getattr(error, "sqlite_errorcode", None)
+        about = f" ({about})" if about else ""
+        if isinstance(error, _NOT_STORABLE):
+            return StoreError(f"the journal cannot keep this: {error}{about}", kind="value")
+        if code is None and isinstance(error, sqlite3.OperationalError):  # a text that is not UTF-8: not written by us
+            return self.damaged(str(error).replace("\n", " "))
+        if code is None:  # the module's own: the connection is closed, or used from another thread
+            return StoreError(f"{self.path}: {error}", kind="closed")
+        if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+            return StoreError(f"the journal does not know it{about}", kind="missing")
+        if code & 0xFF == sqlite3.SQLITE_CONSTRAINT:
+            return StoreError(f"the journal refuses it: {error}{about}", kind="conflict")
+        kind, text = _KINDS.get(code & 0xFF, ("io", "{error}"))
+        if self._files and self._identities() != self._files:
+            kind, text = "removed", "it was removed or replaced while in use; end this sidecar and start it again"
+        elif kind in ("io", "forbidden") and self._is_full():
+            kind, text = _KINDS[sqlite3.SQLITE_FULL]
+        return StoreError(f"{self.path}: {text.format(busy=self._busy_s, error=error)}", kind=kind)

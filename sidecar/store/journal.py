@@ -1,0 +1,244 @@
+"""Runs and what happened to them: an ordered journal of events, with exactly one end for each start or resume."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from sidecar.errors import StoreError
+from sidecar.store import sql
+from sidecar.store.sealed import dump, load, plain, seal
+
+if TYPE_CHECKING:
+    from sidecar.store.db import Database
+
+Ending = Literal["paused", "completed", "failed", "aborted", "stopped", "interrupted"]
+Status = Literal["pending", "running"] | Ending
+STATUSES: tuple[str, ...] = ("pending", "running", *get_args(Ending))
+STARTED, RESUMED, ENDED = "run_started", "run_resumed", "run_ended"
+_ALL = -1  # as SQLite has it: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run as it stands. `start` counts its starts and resumes; 0: it has not begun."""
+
+    run_id: str
+    workflow: str
+    workspace: str | None
+    driver: str
+    definition: str  # which one: the hash of its text
+    inputs: dict[str, Any]
+    details: dict[str, Any]
+    status: Status
+    start: int
+    reason: str | None
+    created_at: float
+    updated_at: float
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. `seq` has no gaps; `closes` marks the end of a start."""
+
+    run_id: str
+    seq: int
+    start: int
+    at: float
+    kind: str
+    closes: bool
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StateVersion:
+    """One transaction of a run's state: what it changed, and which step did."""
+
+    version: int
+    at: float
+    cause: str
+    changes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedSignal:
+    """A signal that this run has taken or refused, and will not take again."""
+
+    signal_id: str
+    kind: str
+    outcome: str
+    start: int
+    at: float
+
+
+class Journal:
+    """Runs, events, states and signals. Each call is a transaction, or a part of the one that is open."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def create(
+        self,
+        run_id: str,
+        workflow: str,
+        *,
+        definition: str,
+        inputs: dict[str, Any],
+        workspace: str | None = None,
+        driver: str = "server",
+        details: dict[str, Any] | None = None,
+    ) -> Run:
+        """A run that is pending, with the text of the definition that it will keep for life."""
+        now = self._db.clock()
+        text = dump(definition)
+        name = hashlib.sha256(text.encode()).hexdigest()
+        given = (
+            run_id,
+            workflow,
+            workspace,
+            driver,
+            name,
+            plain(inputs),
+            plain(details or {}),
+            "pending",
+            0,
+            None,
+            now,
+            now,
+            None,
+        )
+        columns = _columns(Run(*given))  # type: ignore[arg-type]
+        with self._db.transaction():
+            self._db.execute(sql.ADD_DEFINITION, (name, text))
+            self._db.execute(sql.ADD_RUN, (*columns, seal(*columns)), f"run {run_id}")
+        return self.run(run_id)
+
+    def begin(self, run_id: str, data: dict[str, Any] | None = None) -> int:
+        """A start or a resume: the run is running. Refused until the start before has its end. Gives its number."""
+        with self._db.transaction():
+            run = self.run(run_id)
+            self._change(run, status="running", start=run.start + 1, reason=None, ended_at=None)
+            self.append(run_id, RESUMED if run.start else STARTED, data)
+        return run.start + 1
+
+    def end(
+        self, run_id: str, status: Ending, *, reason: str | None = None, data: dict[str, Any] | None = None
+    ) -> Event:
+        """The one end of this start: the event and the run's status, together."""
+        if status not in get_args(Ending):
+            raise StoreError(f"{status} is not how a run ends", kind="value")
+        with self._db.transaction():
+            told = {**(data or {}), "status": status, "reason": reason}
+            event = self._append(run_id, ENDED, told, closes=True)
+            self._change(self.run(run_id), status=status, reason=reason, ended_at=event.at)
+        return event
+
+    def change(self, run_id: str, **changes: Any) -> Run:
+        """The run's driver or details, or a status between start and end."""
+        allowed = changes.keys() <= {"driver", "details", "status"}
+        if not allowed or changes.get("status", "running") not in ("running", "paused"):
+            raise StoreError(f"a run is not changed like this: {changes}", kind="value")
+        with self._db.transaction():
+            return self._change(self.run(run_id), **plain(changes))
+
+    def append(self, run_id: str, kind: str, data: dict[str, Any] | None = None, *, durable: bool = False) -> Event:
+        """One more event. Durable where it must be known after a power loss that it came this far."""
+        with self._db.transaction(durable=durable):
+            return self._append(run_id, kind, data or {}, closes=False)
+
+    def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
+        """In order, those behind a sequence number."""
+        rows = self._db.rows(sql.EVENTS, (run_id, after, _ALL if limit is None else limit))
+        for expected, (*columns, sealed) in enumerate(rows, start=after + 1):
+            if columns[1] != expected or seal(*columns) != sealed:
+                raise self._db.damaged(f"event {expected} of run {run_id}")
+        return [
+            Event(run_id, seq, start, at, kind, bool(closes), load(data))
+            for run_id, seq, start, at, kind, closes, data, _ in rows
+        ]
+
+    def run(self, run_id: str) -> Run:
+        """One run; `StoreError` of kind `missing` where there is none."""
+        rows = self._db.rows(sql.RUN, (run_id,))
+        if not rows:
+            raise StoreError(f"the journal knows no run {run_id}; `sidecar status` lists them", kind="missing")
+        return self._read(rows[0])
+
+    def runs(self, *, workspace: str | None = None, limit: int | None = None) -> list[Run]:
+        """Newest first; those of one workspace, where one is given."""
+        most = _ALL if limit is None else limit
+        if workspace is None:
+            return [self._read(row) for row in self._db.rows(sql.RUNS, (most,))]
+        return [self._read(row) for row in self._db.rows(sql.RUNS_OF_WORKSPACE, (dump(workspace), most))]
+
+    def definition(self, run_id: str) -> str:
+        """The text of the definition that the run started with."""
+        for name, text in self._db.rows(sql.DEFINITION, (run_id,)):
+            if hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() != name:
+                raise self._db.damaged(f"the definition of run {run_id}")
+            return str(load(text))
+        raise StoreError(f"the journal knows no run {run_id}", kind="missing")
+
+    def take_signal(self, run_id: str, signal_id: str, kind: str, outcome: str = "applied") -> bool:
+        """Note that the run has taken this signal; False where it already had."""
+        with self._db.transaction():
+            columns = (run_id, signal_id, kind, outcome, self.run(run_id).start, self._db.clock())
+            return self._db.execute(sql.ADD_SIGNAL, (*columns, seal(*columns))) == 1
+
+    def signals(self, run_id: str) -> dict[str, AppliedSignal]:
+        """Every signal that the run has taken, by id."""
+        rows = self._db.rows(sql.SIGNALS, (run_id,))
+        if any(seal(*columns) != sealed for *columns, sealed in rows):
+            raise self._db.damaged(f"the signals of run {run_id}")
+        return {row[1]: AppliedSignal(*row[1:6]) for row in rows}
+
+    def add_state(self, run_id: str, changes: object, cause: str, *, durable: bool = False) -> int:
+        """One more transaction of the run's state; its version."""
+        text = dump(changes)
+        with self._db.transaction(durable=durable):
+            version: int = self._db.rows(sql.LAST_STATE, (run_id,))[0][0] + 1
+            columns = (run_id, version, self._db.clock(), cause, text)
+            self._db.execute(sql.ADD_STATE, (*columns, seal(*columns)), f"run {run_id}")
+        return version
+
+    def states(self, run_id: str, after: int = 0) -> list[StateVersion]:
+        """In order, those behind a version."""
+        rows = self._db.rows(sql.STATES, (run_id, after))
+        for expected, (*columns, sealed) in enumerate(rows, start=after + 1):
+            if columns[1] != expected or seal(*columns) != sealed:
+                raise self._db.damaged(f"state version {expected} of run {run_id}")
+        return [StateVersion(version, at, cause, load(changes)) for _, version, at, cause, changes, _ in rows]
+
+    def _append(self, run_id: str, kind: str, data: dict[str, Any], *, closes: bool) -> Event:
+        found = self._db.rows(sql.LAST_EVENT, (run_id,))
+        if not found:
+            raise StoreError(f"the journal knows no run {run_id}; `sidecar status` lists them", kind="missing")
+        start, last = found[0]
+        columns = (run_id, last + 1, start, self._db.clock(), kind, int(closes), dump(data))
+        self._db.execute(sql.ADD_EVENT, (*columns, seal(*columns)), f"run {run_id}, {kind}")
+        return Event(run_id, last + 1, start, columns[3], kind, closes, data)
+
+    def _change(self, run: Run, **changes: Any) -> Run:
+        run = replace(run, updated_at=self._db.clock(), **changes)
+        columns = _columns(run)
+        _, _, _, driver, _, _, details, status, start, reason, _, updated_at, ended_at = columns
+        values = (driver, details, status, start, reason, updated_at, ended_at, seal(*columns), run.run_id)
+        self._db.execute(sql.CHANGE_RUN, values, f"run {run.run_id}")
+        return run
+
+    def _read(self, row: tuple[Any, ...]) -> Run:
+        *columns, sealed = row
+        if seal(*columns) != sealed:
+            raise self._db.damaged(f"run {row[0]}")
+        run_id, workflow, workspace, driver, definition, inputs, details, status, start, reason, *times = columns
+        known = (run_id, workflow, load(workspace), driver, definition, load(inputs), load(details))
+        return Run(*known, status, start, load(reason), *times)
+
+
+def _columns(run: Run) -> tuple[Any, ...]:
+    return (
+        *(run.run_id, run.workflow, dump(run.workspace), run.driver, run.definition, dump(run.inputs)),
+        *(dump(run.details), run.status, run.start, dump(run.reason), run.created_at, run.updated_at, run.ended_at),
+    )

@@ -1,0 +1,136 @@
+"""The database's versions: each entry leads from one to the next, in one transaction, however many start at once.
+
+The rules that must never be broken are here, as indexes and triggers: no caller, and no second process, gets past them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sidecar.errors import StoreError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+_RUNS = (
+    # AUTOINCREMENT: the newest run has the highest number, even after others were deleted and if the clock went back.
+    # `workspace` and `reason` are JSON, because a path can hold bytes that are no text.
+    """CREATE TABLE runs (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL UNIQUE, workflow TEXT NOT NULL,
+        workspace TEXT NOT NULL, driver TEXT NOT NULL, definition TEXT NOT NULL REFERENCES definitions (hash),
+        inputs TEXT NOT NULL, details TEXT NOT NULL, status TEXT NOT NULL, start INTEGER NOT NULL,
+        reason TEXT NOT NULL, created_at REAL NOT NULL, updated_at REAL NOT NULL, ended_at REAL, seal INTEGER NOT NULL)
+    """,
+    "CREATE TABLE definitions (hash TEXT PRIMARY KEY, text TEXT NOT NULL)",
+    """CREATE TRIGGER runs_one_start_after_the_other BEFORE UPDATE OF start ON runs WHEN NEW.start != OLD.start BEGIN
+        SELECT RAISE(ABORT, 'the starts of a run follow each other') WHERE NEW.start != OLD.start + 1;
+        SELECT RAISE(ABORT, 'a completed run is not started again') WHERE OLD.status = 'completed';
+        SELECT RAISE(ABORT, 'the start before has not ended yet') WHERE OLD.start > 0 AND NOT EXISTS
+            (SELECT 1 FROM events WHERE run_id = OLD.run_id AND start = OLD.start AND closes = 1);
+    END""",
+    """CREATE TABLE events (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, seq INTEGER NOT NULL, start INTEGER NOT NULL,
+        at REAL NOT NULL, kind TEXT NOT NULL, closes INTEGER NOT NULL CHECK (closes IN (0, 1)), data TEXT NOT NULL,
+        seal INTEGER NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX events_one_end_per_start ON events (run_id, start) WHERE closes = 1",
+    """CREATE TRIGGER events_none_after_the_end BEFORE INSERT ON events WHEN EXISTS
+        (SELECT 1 FROM events WHERE run_id = NEW.run_id AND start = NEW.start AND closes = 1)
+    BEGIN SELECT RAISE(ABORT, 'this start of the run has ended already'); END""",
+    """CREATE TRIGGER events_stand BEFORE UPDATE ON events
+    BEGIN SELECT RAISE(ABORT, 'an event that is journalled never changes'); END""",
+    """CREATE TABLE signals (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, signal_id TEXT NOT NULL, kind TEXT NOT NULL,
+        outcome TEXT NOT NULL, start INTEGER NOT NULL, at REAL NOT NULL, seal INTEGER NOT NULL,
+        PRIMARY KEY (run_id, signal_id)) WITHOUT ROWID""",
+)
+_STEPS = (
+    """CREATE TABLE steps (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL, key TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('begun', 'completed', 'failed', 'interrupted')),
+        began_at REAL NOT NULL, ended_at REAL, input TEXT NOT NULL, outcome TEXT NOT NULL, seal INTEGER NOT NULL,
+        PRIMARY KEY (run_id, number)) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX steps_attempts ON steps (run_id, key, attempt)",
+    # Triggers instead of further unique indexes: each index is one more page to write for every step, and whoever
+    # writes has the lock. INDEXED BY: left alone, SQLite looks through all steps of the run each time.
+    """CREATE TRIGGER steps_done_is_done BEFORE INSERT ON steps BEGIN
+        SELECT RAISE(ABORT, 'a completed step is never begun or completed again') WHERE EXISTS
+            (SELECT 1 FROM steps INDEXED BY steps_attempts
+                WHERE run_id = NEW.run_id AND key = NEW.key AND status = 'completed');
+        SELECT RAISE(ABORT, 'another attempt at this step is in flight') WHERE EXISTS
+            (SELECT 1 FROM steps INDEXED BY steps_attempts
+                WHERE run_id = NEW.run_id AND key = NEW.key AND status = 'begun');
+    END""",
+    """CREATE TRIGGER steps_ended_stands BEFORE UPDATE ON steps WHEN OLD.status != 'begun'
+    BEGIN SELECT RAISE(ABORT, 'an attempt that has ended never changes'); END""",
+    """CREATE TRIGGER steps_stay_who_they_are BEFORE UPDATE OF run_id, number, key, attempt ON steps
+    BEGIN SELECT RAISE(ABORT, 'an attempt never becomes another one'); END""",
+    """CREATE TABLE handouts (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, task_id TEXT NOT NULL, key TEXT NOT NULL,
+        step TEXT NOT NULL, holder TEXT NOT NULL, handed_at REAL NOT NULL, lease_until REAL NOT NULL,
+        seal INTEGER NOT NULL, PRIMARY KEY (run_id, task_id)) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX handouts_to_one_task ON handouts (run_id, key)",
+)
+_STATES = (
+    """CREATE TABLE states (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, version INTEGER NOT NULL, at REAL NOT NULL,
+        cause TEXT NOT NULL, changes TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, version))
+        WITHOUT ROWID""",
+    """CREATE TABLE checkpoints (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL, at REAL NOT NULL,
+        content TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, number)) WITHOUT ROWID""",
+    # When a piece was last used is apart from its content: to note it must not write the content again.
+    """CREATE TABLE pieces (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, hash BLOB NOT NULL, content TEXT NOT NULL,
+        UNIQUE (run_id, hash))""",
+    """CREATE TABLE uses (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, hash BLOB NOT NULL, last INTEGER NOT NULL,
+        PRIMARY KEY (run_id, hash)) WITHOUT ROWID""",
+    # An agent can belong to no run, and what may still be alive must not go with its run: no reference here.
+    """CREATE TABLE agents (
+        agent_id TEXT PRIMARY KEY, run_id TEXT, record TEXT NOT NULL, ended TEXT, seal INTEGER NOT NULL)""",
+    "CREATE INDEX agents_of_runs ON agents (run_id)",
+    "CREATE INDEX agents_not_ended ON agents (agent_id) WHERE ended IS NULL",
+    """CREATE TRIGGER agents_end_once BEFORE UPDATE ON agents WHEN OLD.ended IS NOT NULL
+    BEGIN SELECT RAISE(ABORT, 'an agent ends only once'); END""",
+)
+# Entry n leads from version n to version n + 1. What has been released stands; a change is a new entry.
+MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_RUNS, *_STEPS, *_STATES),)
+
+
+class Target(Protocol):
+    """What a migration needs of a database."""
+
+    path: str
+
+    def transaction(self) -> AbstractContextManager[None]: ...
+    def execute(self, sql: str) -> int: ...
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+
+def migrate(database: Target, migrations: tuple[tuple[str, ...], ...]) -> None:
+    """Bring the database to the newest version of those given."""
+    if _version(database, len(migrations)) == len(migrations):
+        return
+    with database.transaction():
+        # Asked again under the lock: somebody else may have done it meanwhile.
+        for statements in migrations[_version(database, len(migrations)) :]:
+            for statement in statements:
+                database.execute(statement)
+        database.execute(f"PRAGMA user_version = {len(migrations)}")
+
+
+def refuse_newer(path: str, version: int, known: int) -> None:
+    """An older sidecar would misread what a newer one wrote."""
+    if version > known:
+        raise StoreError(
+            f"{path} was written by a newer sidecar (version {version} of the database; this sidecar knows {known}): "
+            "upgrade sidecar",
+            kind="newer",
+        )
+
+
+def _version(database: Target, known: int) -> int:
+    version: int = database.rows("PRAGMA user_version")[0][0]
+    refuse_newer(database.path, version, known)
+    return version

@@ -1,0 +1,99 @@
+"""Old runs go with everything they had; what is live, or young and resumable, stays."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from sidecar.model.agent import AgentRecord
+from sidecar.store.agents import Agents
+from sidecar.store.checkpoints import Checkpoints
+from sidecar.store.compaction import Keep, compact
+from sidecar.store.db import Database
+from sidecar.store.handouts import Handouts
+from sidecar.store.journal import Journal
+from sidecar.store.steps import Steps
+
+KEEP = Keep(newest=2, age_s=100)
+TABLES = ("events", "steps", "states", "checkpoints", "pieces", "uses", "handouts", "signals", "runs", "definitions")
+
+
+@pytest.fixture
+def journal(database: Database) -> Journal:
+    return Journal(database)
+
+
+def ended(journal: Journal, run_id: str, status: Any) -> None:
+    journal.create(run_id, "x", definition=f"name: {run_id}", inputs={})
+    if status != "pending":
+        journal.begin(run_id)
+    if status not in ("pending", "running"):
+        journal.end(run_id, status)
+
+
+def left(journal: Journal) -> list[str]:
+    return [run.run_id for run in journal.runs()]
+
+
+def test_completed_runs_beyond_the_newest_go(journal: Journal, database: Database) -> None:
+    for number in range(5):
+        ended(journal, f"R{number}", "completed")
+    assert compact(database, KEEP) == ["R2", "R1", "R0"]
+    assert left(journal) == ["R4", "R3"]
+    assert compact(database, KEEP) == []
+
+
+def test_whatever_is_older_than_the_limit_goes_unless_it_is_live(
+    journal: Journal, database: Database, clock: Any
+) -> None:
+    for status in ("completed", "stopped", "running", "pending"):
+        ended(journal, status, status)
+    clock.now += 101
+    assert set(compact(database, KEEP, live={"running"})) == {"completed", "stopped", "pending"}
+    assert left(journal) == ["running"]
+
+
+@pytest.mark.parametrize("status", ["pending", "running", "paused", "failed", "aborted", "stopped", "interrupted"])
+def test_a_run_that_can_be_resumed_stays_while_it_is_young_however_many_are_newer(
+    journal: Journal, database: Database, clock: Any, status: str
+) -> None:
+    ended(journal, "resumable", status)
+    clock.now += 99
+    for number in range(5):
+        ended(journal, f"R{number}", "completed")
+    compact(database, KEEP)
+    assert left(journal) == ["R4", "R3", "resumable"]
+
+
+def test_a_clock_that_jumped_back_deletes_nothing(journal: Journal, database: Database, clock: Any) -> None:
+    ended(journal, "R", "stopped")
+    clock.now -= 1_000_000
+    assert compact(database, KEEP) == []
+
+
+def test_everything_that_a_run_had_goes_with_it_except_agents_that_may_be_alive(
+    journal: Journal, database: Database, run_id: str
+) -> None:
+    Steps(database).record(run_id, "one", "result")
+    Checkpoints(database).save(run_id, {"text": "x" * 100_000})
+    Handouts(database).hand_out(run_id, "", "two", {}, holder="a", lease_s=1)
+    journal.add_state(run_id, [], "one")
+    journal.take_signal(run_id, "sig", "stop")
+    alive, dead = (AgentRecord(name, run_id, 1, 1.0, "boot", "m", 1) for name in ("alive", "dead"))
+    Agents(database).started(alive)
+    Agents(database).started(dead)
+    Agents(database).ended("dead")
+    journal.end(run_id, "completed")
+    assert compact(database, Keep(newest=0)) == [run_id]
+    assert [table for table in TABLES if database.rows(f"SELECT * FROM {table}")] == []
+    assert [record for record, _ in Agents(database).of_run(run_id)] == [alive]
+
+
+def test_the_file_gives_back_the_room(journal: Journal, database: Database, run_id: str) -> None:
+    Checkpoints(database).save(run_id, {"text": os.urandom(500_000).hex()})
+    journal.end(run_id, "completed")
+    before = database.rows("PRAGMA page_count")[0][0]
+    compact(database, Keep(newest=0))
+    assert database.rows("PRAGMA page_count")[0][0] < before / 4
