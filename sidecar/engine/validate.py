@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sidecar.catalog import remains, yaml_format
+from sidecar.catalog.imports import Definition
 from sidecar.engine import findings, named
 from sidecar.engine.checks import fields, flow, loose, walk
 from sidecar.engine.checks.expressions import Expressions
@@ -16,7 +19,6 @@ from sidecar.model.steps_control import ParallelForEach
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sidecar.catalog.imports import Definition
     from sidecar.state.script import Script
 
 
@@ -30,7 +32,8 @@ def check_all(root: str, places: Sequence[named.Named], script: Script) -> list[
         except DefinitionError as error:
             found += map(findings.of_problem, error.problems)
             for path in dict.fromkeys(problem.path for problem in error.problems):
-                found += [new for new in loose.check(path, script) if not _is_told(new, found)]
+                others = [*loose.check(path, script), *_check_remains(path)]
+                found += [new for new in others if not _is_told(new, found)]
     imported = {path for definition in loaded for path in _files(definition) if path != definition.loaded_from}
     for definition in loaded:
         # Tasks alone are for those who import them: there is more to know about them there.
@@ -60,6 +63,25 @@ def check(root: str, definition: Definition, script: Script) -> list[Finding]:
             expressions.check(site)
         found += notes.found
     return findings.in_order(found)
+
+
+def _check_remains(path: str) -> list[Finding]:
+    """What is wrong with the flow and the state of a file besides its structure.
+
+    Names are not looked for: whatever was taken out might have brought them.
+    """
+    try:
+        document = yaml_format.load(path)
+    except DefinitionError:
+        return []
+    workflow = remains.of(document)
+    if workflow is None:
+        return []
+    notes = Notes(document)
+    flow.check(workflow, notes)
+    left = Definition("", "project", path, workflow, document, {})
+    fields.check(left, replace(names_of(left), dynamic=True), notes)
+    return notes.found
 
 
 def _files(definition: Definition) -> dict[str, Definition]:

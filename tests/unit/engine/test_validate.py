@@ -266,3 +266,50 @@ def test_a_value_in_a_heredoc_is_an_error_at_its_line(project: Project) -> None:
 def test_a_path_that_cannot_be_read_is_an_error(project: Project) -> None:
     found = only(project.found('steps: [{type: state_update, path: "raw.a[b]", value: 1}]\n'))
     assert "is not a path" in found[3]
+
+
+def test_what_is_wrong_besides_the_structure_is_told_at_once_with_it(project: Project) -> None:
+    found = project.found("""\
+        name: w
+        inputs:
+          count: {type: integer, default: many}
+        state_schema:
+          raw: {files: array}
+          computed:
+            a: {from: computed.b, transform: input}
+            b: {from: computed.a, transform: input}
+        steps:
+          - type: shell_comand
+            command: ls
+          - type: conditional
+            condition: "{{ files.length > 0 && ( }}"
+            then:
+              - type: break
+          - type: exit
+          - type: user_message
+            message: never
+        """)
+    assert [line for line, *_ in found] == [3, 7, 10, 13, 15, 17]
+    told = "\n".join(message for *_, message in found)
+    for word in (
+        "not of type integer",
+        "a → b → a",
+        "shell_command",
+        "not closed",
+        "outside of every loop",
+        "never reached",
+    ):
+        assert word in told
+
+
+def test_names_are_not_looked_for_where_a_step_was_taken_out_that_might_have_written_them(project: Project) -> None:
+    found = project.found("""\
+        name: w
+        steps:
+          - type: shell_comand
+            command: ls
+            state_update: {path: raw.files}
+          - type: user_message
+            message: "{{ files.length }}"
+        """)
+    assert [line for line, *_ in found] == [3]
