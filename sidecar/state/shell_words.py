@@ -20,7 +20,27 @@ Cell = str | int | None
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=", re.ASCII)
 _PREFIXES = frozenset({"exec", "command", "builtin", "nohup", "env", "setsid", "time", "coproc"})
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish", "su", "runuser", "script", "flock"})
+# Programs that start the command behind their options, and hand it their own standard input.
+_LAUNCHERS = frozenset(
+    [
+        "sudo",
+        "doas",
+        "timeout",
+        "nice",
+        "ionice",
+        "chrt",
+        "taskset",
+        "stdbuf",
+        "chroot",
+        "unshare",
+        "nsenter",
+        "setpriv",
+    ]
+)
 _INTERPRETERS = re.compile(r"(?:python|perl|ruby|node|php|lua|deno|bun)[0-9.]*")
+_MAY_READ_CODE = re.compile(
+    rf"(?<![\w.-])(?:{'|'.join(sorted(_SHELLS))}|eval|source|{_INTERPRETERS.pattern})(?![\w./-])"
+)
 _INTERPRETER_OPTIONS = re.compile(r"-[A-Za-z]*[ceEpr]|--eval|--print|eval")
 _AWKS = frozenset({"awk", "gawk", "mawk", "nawk"})
 _JOINING = frozenset({"eval", "watch"})
@@ -119,15 +139,20 @@ def _assignment(word: Word) -> Iterator[Finding]:
 
 
 def reads_code(words: list[Word]) -> bool:
-    """Whether the command takes its standard input for code: `… | sh`, `… | xargs -I% sh -c 'echo %'`."""
+    """Whether the command takes its standard input for code: `… | sh`, `… | timeout 5 sh`, `… | bash -c 'cat | sh'`,
+    `… | xargs -I% sh -c 'echo %'`."""
     at = 0
-    while at < len(words) and (words[at].name in {*_PREFIXES, "sudo"} or _ASSIGNMENT.match(words[at].text)):
+    while at < len(words) and (words[at].name in _PREFIXES or _ASSIGNMENT.match(words[at].text)):
         at += 1
     name, rest = words[at].name if at < len(words) else "", [word.literal for word in words[at + 1 :]]
     if name == "xargs":
         return any(text.startswith(("-I", "-i")) for text in rest) and any(word.name in _SHELLS for word in words)
+    if name in _LAUNCHERS:
+        return any(reads_code(words[index:]) for index in range(at + 1, len(words)))
     if name not in _SHELLS and not _INTERPRETERS.fullmatch(name):
         return False
+    if any(_MAY_READ_CODE.search(text) for text in rest):  # `bash -c sh`: what it starts has the same standard input
+        return True
     return "-s" in rest or all(text.startswith(("-", "+")) and not text.endswith(("c", "e")) for text in rest)
 
 
