@@ -76,6 +76,23 @@ class DefinitionChanged(SidecarError):  # noqa: N818 - the name says it
     """A run cannot be resumed with this definition: the step where it stands is not there any more."""
 
 
+class StepFailed(SidecarError):  # noqa: N818 - the contract's name for it
+    """A step failed; `error` is what `error` is in expressions: a `message`, and what else is known of it."""
+
+    def __init__(self, message: str, **known: object) -> None:
+        super().__init__(message)
+        self.error: dict[str, object] = {"message": message, **known}
+
+
+class RunAborted(SidecarError):  # noqa: N818 - the contract's name for it
+    """A run was aborted; `source` is the file or the caller that asked for it."""
+
+    def __init__(self, reason: str, source: str | None = None) -> None:
+        super().__init__(f"aborted: {reason}")
+        self.reason = reason
+        self.source = source
+
+
 class NotFound(SidecarError):  # noqa: N818 - the name says it
     """No workflow, prompt or agent has that name."""
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STATE_DIRECTORY = ".swissarmyhammer"
+_PLACES_OF_COMMANDS = (STATE_DIRECTORY, ".aromcp")
+_WRITTEN_BY_ALL = 0o002
 _NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 # What a plain YAML scalar may consist of for its text to be its value without asking a YAML parser.
 _PLAIN_CHARACTERS = _NAME_CHARACTERS | frozenset("./")
@@ -59,6 +61,24 @@ def root_above(directory: str, home: str) -> str:
         ancestor = parent
 
 
+def foreign(root: str, environment: Mapping[str, str]) -> str | None:
+    """The directory of a project where another user could have put commands for us to run; None: there is none.
+
+    Root can do that anyway, so what is root's is as good as ours, unless it is open to everybody, as /tmp is.
+    """
+    ours = {os.geteuid(), 0}
+    if os.geteuid() == 0 and environment.get("SUDO_UID", "").isdecimal():
+        ours.add(int(environment["SUDO_UID"]))
+    for path in (root, *(os.path.join(root, name) for name in _PLACES_OF_COMMANDS)):
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        if found.st_uid not in ours or (found.st_uid != os.geteuid() and found.st_mode & _WRITTEN_BY_ALL):
+            return path
+    return None
+
+
 def state_directory(root: str) -> str:
     """The directory of the project's own files and project-wide signals."""
     return os.path.join(root, STATE_DIRECTORY)
@@ -77,6 +97,26 @@ def run_directory(root: str, run_id: str) -> str:
 def live_directory(root: str) -> str:
     """Where every run that may be live has an empty file: the few among the many that ever were."""
     return os.path.join(root, STATE_DIRECTORY, "live")
+
+
+def daemon_lock(root: str) -> str:
+    """Whoever holds this lock is the project's daemon."""
+    return os.path.join(root, STATE_DIRECTORY, "sidecar.lock")
+
+
+def daemon_socket(root: str) -> str:
+    """Where the project's daemon serves MCP."""
+    return os.path.join(root, STATE_DIRECTORY, "sidecar.sock")
+
+
+def handover_socket(root: str) -> str:
+    """Where the project's daemon takes runs over."""
+    return os.path.join(root, STATE_DIRECTORY, "handover.sock")
+
+
+def run_socket(root: str, run_id: str) -> str:
+    """Where the owner of a run serves MCP to the run's agents."""
+    return os.path.join(root, STATE_DIRECTORY, "runs", run_id, "mcp.sock")
 
 
 def project_config(root: str) -> str:

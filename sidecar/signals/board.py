@@ -17,7 +17,7 @@ from sidecar.errors import SidecarError
 from sidecar.signals import files, trailers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from anyio.abc import TaskStatus
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.signals.watch import Watcher
 
 Source = Literal["keyboard", "file"]
-Verdict = Literal["applies", "stale", "expired", "other run", "refused"]
+Verdict = Literal["applies", "stale", "expired", "other run", "refused", "taken"]
 TYPED_REASON = "requested at the terminal"
 
 
@@ -74,9 +74,12 @@ class Board:
         self,
         subject: Subject,
         *,
+        taken: Collection[str] = (),
         report: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`taken` are the ids of signals that were applied to this run before, and are not again."""
+        self._taken = frozenset(taken)
         self.subject = subject
         self.stop: Request | None = None
         self.abort: Request | None = None
@@ -170,6 +173,8 @@ class Board:
         """What becomes of a signal here, the refusals of this run included."""
         if signal.fingerprint in self._refused:
             return "refused"
+        if signal.signal_id in self._taken:
+            return "taken"
         return judge(signal, self.subject, self._clock() if now is None else now)
 
     def _request(self, signal: Signal) -> Request:

@@ -63,6 +63,8 @@ def clear_leftovers(root: str, board: Board) -> list[str]:
             continue
         why = "older than this run" if verdict == "stale" else "expired"
         try:
+            # Before the file goes, as with every signal: whoever dies in between, or finds the disk full, repeats it.
+            receipts.add(signal, "expired", received_at=trailers.timestamp(signal.arrived_at))
             if _removed(signal, "expired"):
                 since = trailers.timestamp(signal.arrived_at)
                 warnings.append(f"removed {signal.path}, left since {since}: {why} ({signal.reason})")

@@ -96,15 +96,32 @@ def read(directory: str, kind: Kind) -> Signal | None:
     return Signal(kind, path, found, content)
 
 
-def write(directory: str, kind: Kind, reason: str, trailers: Trailers) -> str:
-    """Put a signal there, whole or not at all, durable when this returns. The result is its path."""
+def settled(signal: Signal) -> Signal:
+    """The signal with the content that its writer had not put in yet when it was read, if it is still that file.
+
+    `echo why > .stop` makes an empty file and then writes: whoever looked in between has read nothing, and would take
+    the rest for a newer signal and leave it to the next run.
+    """
+    if signal.fingerprint[-1]:
+        return signal
+    found = read(os.path.dirname(signal.path), signal.kind)
+    return found if found is not None and found.fingerprint[:2] == signal.fingerprint[:2] else signal
+
+
+def write(directory: str, kind: Kind, reason: str, trailers: Trailers, *, inside: str | None = None) -> str:
+    """Put a signal there, whole or not at all, durable when this returns. The result is its path.
+
+    `inside`: a directory, by its real path, that has to hold this one when it is written to, not only when somebody
+    looked: who may rename things on the way could lead the writer elsewhere.
+    """
     path = path_of(directory, kind)
     try:
-        replace(directory, FILE_NAMES[kind], trailer_format.compose(reason, trailers))
+        replace(directory, FILE_NAMES[kind], trailer_format.compose(reason, trailers), inside=inside)
     except IsADirectoryError:
         raise SignalError(f"cannot write {path}: it is a directory, which signals {kind} already; remove it") from None
     except OSError as error:
-        raise SignalError(f"cannot write {path}: {os.strerror(error.errno or errno.EIO)}") from None
+        why = error.strerror if error.errno == errno.EXDEV else os.strerror(error.errno or errno.EIO)
+        raise SignalError(f"cannot write {path}: {why}") from None
     return path
 
 
@@ -147,10 +164,12 @@ def recover(directory: str) -> None:
                 pass
 
 
-def replace(directory: str, name: str, data: bytes) -> None:
+def replace(directory: str, name: str, data: bytes, *, inside: str | None = None) -> None:
     """Give a file this content atomically: temporary file beside it, synced, renamed, directory synced."""
     handle = _open_directory(directory)
     try:
+        if inside is not None:
+            _refuse_outside(handle, inside)
         temporary = f"{name}.{os.urandom(8).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(temporary, flags, 0o666, dir_fd=handle)
@@ -206,6 +225,19 @@ def _open_directory(directory: str) -> int:
     except PermissionError:
         # A drop box: files can be put into it by people who may not list it.
         return os.open(directory, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _refuse_outside(handle: int, inside: str) -> None:
+    """Where a directory that is open stands: no later swap of a name changes what is asked here."""
+    try:
+        where = os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:  # no /proc: macOS knows another way, and elsewhere the look before has to do
+        command = getattr(fcntl, "F_GETPATH", None)
+        if command is None:
+            return
+        where = os.fsdecode(fcntl.fcntl(handle, command, bytes(1024)).rstrip(b"\0"))
+    if not f"{where}/".startswith(f"{inside.rstrip('/')}/"):
+        raise OSError(errno.EXDEV, f"it leads outside the project, to {where}")
 
 
 def _read_regular(path: str, handle: int | None = None) -> tuple[bytes, os.stat_result]:

@@ -12,7 +12,7 @@ import os
 import time
 
 from sidecar import layout
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, StoreError
 
 LOCK_NAME = "lock"
 _GLANCE_S = 0.1
@@ -32,29 +32,46 @@ class RunLock:
         self.started_at = 0.0
 
     def acquire(self) -> None:
-        """Take it, or say who has it."""
+        """Take it, or say who has it. StoreError where the run's directory takes no files: then its journal, which is
+        beside it, could not be kept either."""
+        try:
+            self._acquire()
+        except OSError as error:
+            where = f"{error.filename or self._directory}: {error.strerror}"
+            message = f"run {self._run_id} cannot be executed, its lock cannot be written: {where}"
+            raise StoreError(message, kind="forbidden") from None
+
+    def _acquire(self) -> None:
         os.makedirs(self._directory, exist_ok=True)
         os.makedirs(os.path.dirname(self._entry), exist_ok=True)
         # The entry before the lock: a live run without one would not be seen. One without a live run does no harm.
-        os.close(os.open(self._entry, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        # No links: somebody who may write here could have a file of ours, anywhere, taken for it and cut off.
+        made = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(self._entry, os.O_RDWR | made, 0o644))
         # Close-on-exec, as Python opens everything: an agent that inherited it would keep a dead run alive.
-        file = os.open(os.path.join(self._directory, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(os.path.join(self._directory, LOCK_NAME), os.O_RDWR | made, 0o644)
+        try:
+            self._lock(file)
+            # Cut after writing, not before: whoever looks meanwhile must not find an owner without a workspace.
+            os.ftruncate(file, os.pwrite(file, os.fsencode(f"{os.getpid()}\n{self._workspace or ''}\n"), 0))
+            os.utime(file)
+            self.started_at = os.fstat(file).st_ctime
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+
+    def _lock(self, file: int) -> None:
         deadline = time.monotonic() + _GLANCE_S
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                return
             except BlockingIOError:  # an owner, or somebody who only looks whether there is one: that is over at once
                 if time.monotonic() > deadline:
                     holder = os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
-                    os.close(file)
                     raise SidecarError(f"run {self._run_id} is already being executed, by process {holder}") from None
                 time.sleep(0.002)
-        # Cut after writing, not before: whoever looks meanwhile must not find an owner without a workspace.
-        os.ftruncate(file, os.pwrite(file, os.fsencode(f"{os.getpid()}\n{self._workspace or ''}\n"), 0))
-        os.utime(file)
-        self.started_at = os.fstat(file).st_ctime
-        self._file = file
 
     def release(self) -> None:
         """Give it up; a second time does nothing."""

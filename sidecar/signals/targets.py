@@ -27,6 +27,11 @@ class Target:
         self.name = name
         self.directory = directory
 
+    @property
+    def inside(self) -> str | None:
+        """What has to hold it still when it is written to: workspaces are where others work, too."""
+        return self.root if self.scope == "workspace" else None
+
     def live_runs(self) -> list[str]:
         """The runs that a signal written here governs and that a process executes now."""
         if self.scope == "run":
@@ -59,7 +64,10 @@ def workspace(root: str, name: str, environment: Mapping[str, str]) -> Target:
     if not layout.is_name(name):
         raise SignalError(f"not a workspace name: {name!r}; one has letters, digits, - and _ only")
     parent = workspaces_directory(root, environment)
-    directory = os.path.realpath(os.path.join(parent, name))
+    try:
+        directory = os.path.realpath(os.path.join(parent, name))
+    except OSError as error:  # swapped for something else while its links were followed
+        raise SignalError(f"cannot look at workspace {name}: {error.strerror}") from None
     if not os.path.isdir(directory):
         known = sorted(filter(layout.is_name, _entries(parent)))
         raise SignalError(f"Workspace not found: {name} {_listed(known, f'there is none in {parent}')}")
@@ -77,7 +85,7 @@ def workspaces_directory(root: str, environment: Mapping[str, str]) -> str:
     except layout.Undecided:
         from sidecar import config  # noqa: PLC0415 - yaml and pydantic, only where they are needed
 
-        setting = config.load(root, environment).workspaces_dir
+        setting = config.read(root, environment).workspaces_dir
     return os.path.join(root, os.path.expanduser(setting)) if setting else layout.default_workspaces_directory(root)
 
 

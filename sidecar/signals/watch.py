@@ -88,6 +88,7 @@ class Watcher:
         self._turns, self._polled_turns, self._recovery_turns = _Turns(), _Turns(), _Turns()
         self._lost_hints = anyio.Event()
         self._reported: set[int | None] = set()
+        self.turns = 0  # of the tick: whoever sees it grow knows that this watcher is awake
         source.names.update(_SIGNAL_NAMES)
 
     @property
@@ -139,6 +140,7 @@ class Watcher:
             self._source.close()
 
     async def _tick(self) -> None:
+        self.turns += 1
         with anyio.move_on_after(self._tick_s):
             await self._lost_hints.wait()
         self._on_hints()  # also what a source can only tell when asked: a dead thread

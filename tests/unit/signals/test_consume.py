@@ -175,3 +175,17 @@ def test_a_start_clears_a_stop_that_has_expired(project: Project) -> None:
     warnings = clear_leftovers(project.root, project.board(run_id, time.time()))
     assert not files.present(path)
     assert "expired (was for yesterday)" in warnings[0]
+
+
+def test_a_leftover_stays_as_long_as_nobody_can_be_told_what_became_of_it(project: Project) -> None:
+    signal = project.signal(project.state, "abort")
+    run_id = project.start_run()
+    os.makedirs(f"{signal.path}{receipts.SUFFIX}/in the way")  # as a disk that is full
+    (warning,) = clear_leftovers(project.root, project.board(run_id, time.time() + 1))
+    assert "cannot write the receipt" in warning
+    assert files.present(signal.path)
+    os.removedirs(f"{signal.path}{receipts.SUFFIX}/in the way")
+    clear_leftovers(project.root, project.board(run_id, time.time() + 1))
+    receipt = receipts.read(signal.path)
+    assert receipt is not None
+    assert (receipt["state"], receipt["removed"], files.present(signal.path)) == ("expired", True, False)

@@ -484,3 +484,28 @@ def test_no_descriptor_is_left_open(directory: str) -> None:
         with pytest.raises(SignalError):
             write(directory + "/missing", "stop", "why", signed())
     assert before is None or len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_signal_that_was_read_before_its_content_came_is_still_that_signal(tmp_path: Path) -> None:
+    path = tmp_path / ".stop"
+    path.touch()
+    early = files.read(str(tmp_path), "stop")
+    assert early is not None
+    with path.open("a") as file:  # as a shell does between `>` and the end of `echo`
+        file.write("tests are red\n")
+    late = files.settled(early)
+    assert late.reason == "tests are red"
+    assert files.clear(late)
+    assert not path.exists()
+
+
+def test_a_signal_that_was_replaced_since_it_was_read_is_another(tmp_path: Path) -> None:
+    path = tmp_path / ".stop"
+    path.touch()
+    early = files.read(str(tmp_path), "stop")
+    assert early is not None
+    (tmp_path / "new").write_text("newer\n")
+    (tmp_path / "new").rename(path)
+    assert files.settled(early) is early
+    assert not files.clear(early)
+    assert path.exists()

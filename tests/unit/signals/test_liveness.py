@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar import layout
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, StoreError
 from sidecar.model import ulid
 from sidecar.signals.liveness import RunLock, is_live, live_runs
 
@@ -179,3 +179,13 @@ def test_an_entry_that_a_crash_left_behind_makes_no_run_live(tmp_path: Path) -> 
         entry = os.path.join(layout.live_directory(str(tmp_path)), run_id)
     open(entry, "w").close()
     assert live_runs(str(tmp_path)) == []
+
+
+def test_a_lock_that_cannot_be_written_is_told_as_an_error_of_ours_and_leaves_nothing_open(root: str) -> None:
+    run_id = ulid.new()
+    os.makedirs(layout.run_directory(root, run_id))
+    os.mkdir(os.path.join(layout.run_directory(root, run_id), "lock"))  # not even root can open that for writing
+    before = os.listdir("/dev/fd")
+    with pytest.raises(StoreError, match=f"{run_id} cannot be executed, its lock cannot be written: .*/lock: Is a dir"):
+        RunLock(root, run_id).acquire()
+    assert os.listdir("/dev/fd") == before
