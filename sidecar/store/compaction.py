@@ -43,12 +43,14 @@ def compact(database: Database, keep: Keep, live: Collection[str] = ()) -> list[
         with database.transaction(durable=False):
             if _stands(journal, run):  # nobody has resumed it since we looked
                 database.execute(sql.DROP_AGENTS, (run.run_id,))
+                database.execute(sql.DROP_TASKS, (run.run_id,))
                 database.execute(sql.DROP_RUN, (run.run_id,))
                 gone.append(run.run_id)
     if gone:
         with database.transaction():
             database.execute(sql.DROP_DEFINITIONS)
             database.execute(sql.DROP_LOOSE_AGENTS)
+            database.execute(sql.DROP_LOOSE_TASKS, (oldest,))
         database.shrink(_PAGES)
     return gone
 

@@ -136,6 +136,15 @@ class Database:
             raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
         return self._run(sql, values, about).rowcount
 
+    def execute_all(self, sql: str, rows: Sequence[Sequence[Any]], about: str = "") -> None:
+        """The same change with many values."""
+        if self._open != "write" or not self._connection.in_transaction:
+            raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
+        try:
+            self._connection.executemany(sql, rows)
+        except (sqlite3.Error, *_NOT_STORABLE) as error:
+            raise self._explained(error, about) from None
+
     def rows(self, sql: str, values: Sequence[Any] = (), about: str = "") -> list[tuple[Any, ...]]:
         """Read all of it."""
         if not self._open:

@@ -11,6 +11,8 @@ from sidecar.store import sql
 from sidecar.store.sealed import dump, load, plain, seal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sidecar.store.db import Database
 
 Ending = Literal["paused", "completed", "failed", "aborted", "stopped", "interrupted"]
@@ -148,6 +150,15 @@ class Journal:
         with self._db.transaction(durable=durable):
             return self._append(run_id, kind, data or {}, closes=False)
 
+    def append_all(self, run_id: str, entries: Sequence[tuple[str, dict[str, Any]]]) -> list[Event]:
+        """Several events, inside a transaction: cheaper than one after the other."""
+        start, last = self._last_event(run_id)
+        at = self._db.clock()
+        found = [Event(run_id, last + n, start, at, kind, False, data) for n, (kind, data) in enumerate(entries, 1)]
+        rows = [(run_id, one.seq, start, at, one.kind, 0, dump(one.data)) for one in found]
+        self._db.execute_all(sql.ADD_EVENT, [(*columns, seal(*columns)) for columns in rows], f"run {run_id}")
+        return found
+
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """In order, those behind a sequence number."""
         rows = self._db.rows(sql.EVENTS, (run_id, after, _ALL if limit is None else limit))
@@ -158,6 +169,11 @@ class Journal:
             Event(run_id, seq, start, at, kind, bool(closes), load(data))
             for run_id, seq, start, at, kind, closes, data, _ in rows
         ]
+
+    def last_seq(self, run_id: str) -> int:
+        """The number of its last event; 0 before the first."""
+        found = self._db.rows(sql.LAST_EVENT, (run_id,))
+        return int(found[0][1]) if found else 0
 
     def run(self, run_id: str) -> Run:
         """One run; `StoreError` of kind `missing` where there is none."""
@@ -203,6 +219,17 @@ class Journal:
             self._db.execute(sql.ADD_STATE, (*columns, seal(*columns)), f"run {run_id}")
         return version
 
+    def add_states(self, run_id: str, entries: Sequence[tuple[object, str]]) -> int:
+        """Several transactions of the run's state, inside one of ours; the last version."""
+        last, at = self.last_state(run_id), self._db.clock()
+        rows = [(run_id, last + n, at, cause, dump(changes)) for n, (changes, cause) in enumerate(entries, 1)]
+        self._db.execute_all(sql.ADD_STATE, [(*columns, seal(*columns)) for columns in rows], f"run {run_id}")
+        return last + len(entries)
+
+    def last_state(self, run_id: str) -> int:
+        """The newest version; 0 before the first."""
+        return int(self._db.rows(sql.LAST_STATE, (run_id,))[0][0])
+
     def states(self, run_id: str, after: int = 0) -> list[StateVersion]:
         """In order, those behind a version."""
         rows = self._db.rows(sql.STATES, (run_id, after))
@@ -212,13 +239,16 @@ class Journal:
         return [StateVersion(version, at, cause, load(changes)) for _, version, at, cause, changes, _ in rows]
 
     def _append(self, run_id: str, kind: str, data: dict[str, Any], *, closes: bool) -> Event:
-        found = self._db.rows(sql.LAST_EVENT, (run_id,))
-        if not found:
-            raise StoreError(f"the journal knows no run {run_id}; `sidecar status` lists them", kind="missing")
-        start, last = found[0]
+        start, last = self._last_event(run_id)
         columns = (run_id, last + 1, start, self._db.clock(), kind, int(closes), dump(data))
         self._db.execute(sql.ADD_EVENT, (*columns, seal(*columns)), f"run {run_id}, {kind}")
         return Event(run_id, last + 1, start, columns[3], kind, closes, data)
+
+    def _last_event(self, run_id: str) -> tuple[int, int]:
+        found = self._db.rows(sql.LAST_EVENT, (run_id,))
+        if not found:
+            raise StoreError(f"the journal knows no run {run_id}; `sidecar status` lists them", kind="missing")
+        return found[0][0], found[0][1]
 
     def _change(self, run: Run, **changes: Any) -> Run:
         run = replace(run, updated_at=self._db.clock(), **changes)

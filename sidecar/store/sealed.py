@@ -11,11 +11,13 @@ from typing import Any
 
 from sidecar.errors import StoreError
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # one for all: `json.dumps` would make one for each value
+
 
 def dump(value: object) -> str:
     """JSON. In ASCII, since a string out of JavaScript can hold half a surrogate pair, which is no UTF-8."""
     try:
-        return json.dumps(value, separators=(",", ":"))
+        return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"the journal keeps JSON only: {error}", kind="value") from None
 
