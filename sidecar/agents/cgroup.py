@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 
 PREFIX = "sidecar-"
 _PROBE_TIMEOUT_S = 5
+_LEFT_BEHIND_S = 600.0
 
 
 def own() -> str | None:
@@ -109,6 +111,21 @@ def kill(path: str) -> bool:
     finally:
         os.close(file)
     return True
+
+
+def sweep(base: str) -> None:
+    """Remove empty groups that somebody who was killed left behind; young ones may be about to be entered."""
+    try:
+        names = [name for name in os.listdir(base) if name.startswith(PREFIX)]
+    except OSError:
+        return
+    for path in (os.path.join(base, name) for name in names):
+        try:
+            old = time.time() - os.stat(path).st_mtime > _LEFT_BEHIND_S
+        except OSError:  # gone meanwhile
+            continue
+        if old and not is_populated(path):
+            remove(path)
 
 
 def remove(path: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from sidecar.agents import evidence, records
+from sidecar.agents import evidence
 from sidecar.agents.adapters import ADAPTERS
 from sidecar.agents.adapters.events import Event, Summary
 from sidecar.agents.launch import Launch
@@ -17,11 +17,11 @@ from sidecar.agents.limits import LimitWatch, Reached
 from sidecar.agents.stream import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from sidecar.agents.adapters.adapter import McpConfiguration
-    from sidecar.agents.process import Agent, Supervisor
-    from sidecar.model.agent import AgentEnded, EndReason
+    from sidecar.agents.agent import Agent
+    from sidecar.model.agent import AgentEnded
     from sidecar.model.agent_definition import Assignment
 
 _LOOKS_PER_LIMIT = 8
@@ -77,32 +77,24 @@ class Outcome:
 
 @dataclass
 class Turn:
-    """A turn that can be ended from outside while it is taken."""
+    """A turn. Cancelled while it is taken, it ends the agent first."""
 
     assignment: Assignment
     setting: Setting
     tell: Callable[[Told], None]
     limit: Reached | None = None
-    _agent: Agent | None = None
-    _asked: tuple[EndReason, float | None] | None = None
     _clock: Callable[[], float] = field(default=time.monotonic)
 
-    def end(self, reason: EndReason, kill_after_s: float | None = None) -> None:
-        """Ask for the end; before the start it prevents the turn from outliving it."""
-        self._asked = (reason, kill_after_s)
-        if self._agent is not None:
-            self._agent.request_end(reason, kill_after_s)
+    async def take(self, start: Callable[[Launch], Awaitable[Agent]]) -> Outcome:
+        """Take it. AgentFailed: it could not even begin.
 
-    async def take(self, supervisor: Supervisor) -> Outcome:
-        """Take it. AgentFailed: it could not even begin."""
+        `start` starts the process and notes that it runs, so that somebody finds it if its owner dies.
+        """
         adapter = ADAPTERS[self.assignment.definition.adapter]
         parser = adapter.parser(time.time)
         watch = LimitWatch(self.assignment.definition.limits, self._clock)
-        self._agent = agent = await supervisor.start(self._launch())
-        if self._asked is not None:
-            agent.request_end(*self._asked)
+        agent = await start(self._launch())
         try:
-            records.note(self.setting.log_path, agent.record)
             self.tell(Started(agent.agent_id, agent.pid, agent.command))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._keep_limits, agent, watch)
@@ -113,14 +105,12 @@ class Turn:
                         for event in parser.feed(line, output.stream):
                             watch.hear(event, time.time())
                             self.tell(event)
-                    self._keep(watch)  # a budget that is spent is not spent on until somebody looks at the clock
+                    self._keep(agent, watch)  # a budget that is spent is not spent on until somebody looks at the clock
                 ended = await agent.wait()
                 tasks.cancel_scope.cancel()
         except BaseException:
             await agent.end("abort")
             raise
-        finally:
-            records.forget(self.setting.log_path)
         return Outcome(ended, parser.summary(), self.limit)
 
     def _launch(self) -> Launch:
@@ -146,17 +136,17 @@ class Turn:
         limits = self.assignment.definition.limits
         if limits.idle_timeout_s is not None:
             watch.files(await anyio.to_thread.run_sync(evidence.files_token, self.setting.cwd))
-        while not self._keep(watch):
+        while not self._keep(agent, watch):
             await anyio.sleep(self._pause_s(watch))
             if limits.idle_timeout_s is not None:
                 watch.cpu(evidence.cpu_s([row.pid for row in await agent.tree.living()]))
                 watch.files(await anyio.to_thread.run_sync(evidence.files_token, self.setting.cwd))
 
-    def _keep(self, watch: LimitWatch) -> bool:
+    def _keep(self, agent: Agent, watch: LimitWatch) -> bool:
         """End the agent if a limit is reached; whether one was."""
         if self.limit is None and (reached := watch.reached()) is not None:
             self.limit = reached
-            self.end(reached.reason)
+            agent.request_end(reached.reason)
         return self.limit is not None
 
     def _pause_s(self, watch: LimitWatch) -> float:

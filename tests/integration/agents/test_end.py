@@ -273,7 +273,8 @@ async def test_who_is_born_while_the_table_is_read_is_found(tmp_path: Path) -> N
         assert await first_line(agent) == "up"
         supervisor.shared.table = InTheMidst()
         ended = await agent.end("abort")
-        assert psutil.Process(supervisor.sentinel_pid).children() == []
+        children = psutil.Process(supervisor.sentinel_pid).children()
+        assert [child for child in children if child.status() != psutil.STATUS_ZOMBIE] == []  # the dead are reaped soon
     assert len(ended.processes) > 1
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +55,19 @@ def test_the_probe_leaves_no_group_behind() -> None:
         pytest.skip(reason)
     base = cgroup.own()
     assert base is not None
-    assert [name for name in os.listdir(base) if name.startswith(f"{cgroup.PREFIX}probe")] == []
+    assert f"{cgroup.PREFIX}probe-{os.getpid()}" not in os.listdir(base)  # others may probe at this moment
+
+
+def test_empty_groups_that_were_left_behind_are_swept_and_young_or_living_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, age_s in (("sidecar-old", 3600), ("sidecar-young", 0), ("sidecar-living", 3600), ("other", 3600)):
+        group = tmp_path / name
+        group.mkdir()
+        os.utime(group, (time.time() - age_s,) * 2)
+    monkeypatch.setattr(cgroup, "is_populated", lambda path: path.endswith("living"))
+    cgroup.sweep(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "sidecar-living", "sidecar-young"]
 
 
 def test_a_group_lists_its_members_is_killed_in_one_write_and_removed_when_empty() -> None:

@@ -1,0 +1,144 @@
+"""A process that outlives us: in a session of its own, away from the terminal, known to have begun before we go on.
+
+It says so on a pipe that it inherits: one line, `begun` or what went wrong. One that ends without a word has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import anyio
+
+from sidecar.errors import SidecarError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OPTION = "--tell"  # the command gets it with the number of its descriptor
+_BEGUN = "begun"
+_WITHIN_S = 60.0
+_LET_GO_S, _LOOK_S = 5.0, 0.005
+_LONGEST = 64 * 1024
+_TAIL_BYTES = 2000
+
+
+async def start(
+    argv: Sequence[str], *, cwd: str, environment: Mapping[str, str], log_path: str, within_s: float = _WITHIN_S
+) -> None:
+    """Start it, and wait until it has begun. SidecarError: it has not, and why."""
+    read, write = os.pipe()
+    try:
+        try:
+            process = _spawned(argv, write, cwd, environment, log_path)
+        finally:
+            os.close(write)
+        try:
+            said = await _line(read, within_s)
+        except BaseException:
+            _end(process)  # nobody waits for its word any more, so nobody would know of it
+            raise
+    finally:
+        os.close(read)
+    if said is None:
+        _end(process)
+        raise SidecarError(f"it had not begun within {within_s:g} s, and was ended; {log_path} may say why")
+    # It is over already: by its first word, what was started has let go of us. If not, that is no reason to hang.
+    with anyio.move_on_after(_LET_GO_S):
+        while process.poll() is None:  # noqa: ASYNC110 - it is a moment
+            await anyio.sleep(_LOOK_S)
+    if said != _BEGUN:
+        raise SidecarError(said or f"it ended before it had begun{_last_words(log_path)}")
+
+
+class Starter:
+    """Our end of it, in the process that was started: whoever did that waits for a word."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_inheritable(descriptor, False)
+
+    @staticmethod
+    def let_go() -> None:
+        """Become a child of nobody who would have to wait for us. Before anything else: threads do not survive it."""
+        if os.fork():
+            os._exit(0)
+
+    def begun(self) -> None:
+        """All is well: the other may go. What is said later is not heard."""
+        self._say(_BEGUN)
+
+    def failed(self, why: str) -> None:
+        """It came to nothing."""
+        self._say(" ".join(why.split()))
+
+    def _say(self, text: str) -> None:
+        if self._descriptor < 0:
+            return
+        with contextlib.suppress(OSError):  # the other did not wait
+            os.write(self._descriptor, text.encode("utf-8", "replace")[: _LONGEST - 1] + b"\n")
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _spawned(
+    argv: Sequence[str], write: int, cwd: str, environment: Mapping[str, str], log_path: str
+) -> subprocess.Popen[bytes]:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        os.makedirs(os.path.dirname(log_path), exist_ok=True)
+        log = os.open(log_path, flags, 0o600)
+    except OSError as error:
+        raise SidecarError(f"cannot write {log_path}: {error.strerror}") from None
+    try:
+        return subprocess.Popen(  # noqa: S603 - what the caller says
+            [*argv, OPTION, str(write)],
+            cwd=cwd,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[write],
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SidecarError(f"cannot start {argv[0]}: {error.strerror}") from None
+    finally:
+        os.close(log)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """What has not begun has nothing to lose. It leads its group, and while we have not waited for it the number of
+    that group is nobody else's, also after it has let go of us."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+async def _line(descriptor: int, within_s: float) -> str | None:
+    """What comes before the end or a line break; None where nothing does in time."""
+    data = b""
+    os.set_blocking(descriptor, False)
+    with anyio.move_on_after(within_s):
+        while b"\n" not in data and len(data) < _LONGEST:
+            await anyio.wait_readable(descriptor)
+            more = os.read(descriptor, _LONGEST)
+            if not more:
+                break
+            data += more
+        return data.partition(b"\n")[0].decode("utf-8", "replace")
+    return None
+
+
+def _last_words(log_path: str) -> str:
+    try:
+        with open(log_path, "rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last} ({log_path})" if last else ""
