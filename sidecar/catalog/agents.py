@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from sidecar.catalog import lookup, yaml_format
+from sidecar.catalog.naming import BUILTIN_AGENTS
 from sidecar.errors import DefinitionError
 from sidecar.model.agent_definition import ADAPTER_NAMES, PROMPT, AgentDefinition, Limits
 from sidecar.model.parameters import Parameter, unknown
@@ -26,12 +27,12 @@ _DIRECTORY = "agents"
 _COMMAND = Parameter(name="command", description="The argv to run.", type="array", required=False)
 
 BUILTIN: Mapping[str, AgentDefinition] = {
-    "claude": AgentDefinition(adapter="claude", description="Claude Code, headless."),
-    "codex": AgentDefinition(adapter="codex", description="Codex, headless."),
-    "gemini": AgentDefinition(adapter="gemini", description="Gemini CLI, headless."),
+    "claude": AgentDefinition(adapter="claude", description=BUILTIN_AGENTS["claude"]),
+    "codex": AgentDefinition(adapter="codex", description=BUILTIN_AGENTS["codex"]),
+    "gemini": AgentDefinition(adapter="gemini", description=BUILTIN_AGENTS["gemini"]),
     "command": AgentDefinition(
         adapter="command",
-        description="Any command; the prompt comes on its standard input.",
+        description=BUILTIN_AGENTS["command"],
         parameters=(PROMPT, _COMMAND),
         command="{{ command }}",
     ),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal
 
-from sidecar import layout
+from sidecar.catalog.naming import directories, files, is_name
 from sidecar.errors import NotFound, SidecarError
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ _SOURCES: dict[str, Source] = {
     "builtin": "builtin",
 }
 _MOST_NAMES = 50
-_NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +33,12 @@ class Place:
     path: str | None
 
 
-def is_name(text: str) -> bool:
-    """Whether the text can name a definition. Nothing that passes can leave its directory."""
-    return bool(text) and _NAME_CHARACTERS.issuperset(text)
-
-
 def source_named(text: str) -> Source:
     """A source as people filter by it: `local` and `user` are other words for the first two."""
     found = _SOURCES.get(text)
     if found is None:
         raise SidecarError(f"unknown source {text!r}: one of {', '.join(_SOURCES)}")
     return found
-
-
-def directories(root: str, kind: str, bases: Sequence[str] = (layout.STATE_DIRECTORY,)) -> list[tuple[Source, str]]:
-    """Where definitions of a kind (`agents`, `workflows`, …) are looked for, first come first."""
-    homes: list[tuple[Source, str]] = [("project", root), ("global", os.path.expanduser("~"))]
-    return [(source, os.path.join(home, base, kind)) for source, home in homes for base in bases]
 
 
 def search(where: Iterable[tuple[Source, str]], suffixes: Sequence[str] = _SUFFIXES) -> dict[str, Place]:
@@ -82,18 +69,7 @@ def not_found(noun: str, name: str, known: Iterable[str], searched: Iterable[str
 
 
 def _files(directory: str, suffixes: Sequence[str]) -> dict[str, str]:
-    """The definitions in a directory. The listing is asked, not the path, so that names stay case-sensitive
-    also where the file system is not."""
     try:
-        entries = sorted(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return files(directory, suffixes)
     except OSError as error:
         raise SidecarError(f"cannot list {directory}: {error.strerror or error}") from None
-    found: dict[str, str] = {}
-    for suffix in suffixes:
-        for entry in entries:
-            name = entry.removesuffix(suffix)
-            if name != entry and is_name(name):
-                found.setdefault(name, os.path.join(directory, entry))
-    return found

@@ -1,4 +1,5 @@
-"""Prompts by name: `.swissarmyhammer/prompts/<name>.md` of the project or the person, front matter and a template."""
+"""Prompts by name: `.swissarmyhammer/prompts/<name>.md` of the project or the person, else the built-in ones; each is
+front matter and a template."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sidecar.catalog import lookup, yaml_format
+from sidecar.catalog import lookup, naming, yaml_format
 from sidecar.catalog.json_values import not_json
 from sidecar.catalog.yaml_format import Document
 from sidecar.errors import DefinitionError, Problem
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.lookup import Place, Source
 
 _KIND = "prompts"
-_SUFFIXES = (".md",)
+_SUFFIXES = naming.SUFFIXES["prompts"]
 _FENCE = re.compile(r"^---[ \t]*\r?$", re.MULTILINE)
 _PLAIN_NAME = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}", re.ASCII)
 
@@ -59,7 +60,7 @@ class Listing:
 
 def find(root: str, name: str) -> Prompt:
     """The prompt of that name. A broken file is an error, never a reason to take the next one of that name."""
-    where = lookup.directories(root, _KIND)
+    where = _directories(root)
     known = lookup.search(where, _SUFFIXES)
     if name not in known:
         raise lookup.not_found("prompt", name, known, [directory for _, directory in where])
@@ -70,7 +71,7 @@ def listing(root: str) -> Listing:
     """All prompts of a project, by name. A broken file hides no other."""
     prompts: list[Prompt] = []
     problems: list[str] = []
-    for place in lookup.search(lookup.directories(root, _KIND), _SUFFIXES).values():
+    for place in lookup.search(_directories(root), _SUFFIXES).values():
         try:
             prompts.append(_prompt(place))
         except DefinitionError as error:
@@ -78,8 +79,17 @@ def listing(root: str) -> Listing:
     return Listing(tuple(prompts), tuple(problems))
 
 
+def builtin_directory() -> str:
+    """Where the built-in prompts are."""
+    return naming.builtin_directory(_KIND)
+
+
+def _directories(root: str) -> list[tuple[Source, str]]:
+    return [*naming.directories(root, _KIND), ("builtin", builtin_directory())]
+
+
 def _prompt(place: Place) -> Prompt:
-    assert place.path is not None  # there are no prompts but files
+    assert place.path is not None  # prompts are files, the built-in ones too
     front, body, first_line = _parts(yaml_format.text_of(place.path), place.path)
     used = list(dict.fromkeys(match.group(1) for match in _PLAIN_NAME.finditer(body)))
     if front.parameters is None:

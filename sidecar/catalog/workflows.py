@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import sidecar
-from sidecar.catalog import definition, imports, lookup, yaml_format
+from sidecar.catalog import definition, imports, lookup, naming, yaml_format
 from sidecar.errors import DefinitionError, Problem
-from sidecar.layout import STATE_DIRECTORY
 
 if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from sidecar.model.parameters import Parameter
 
 _KIND = "workflows"
-_BASES = (STATE_DIRECTORY, ".aromcp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,9 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heading:
+class Heading:
+    """What a file says of the workflow in it."""
+
     version: str
     description: str
     parameters: tuple[Parameter, ...]
@@ -85,13 +84,21 @@ def listing(root: str, source: str | None = None) -> Listing:
         if wanted is not None and place.source != wanted:
             continue
         path = _path(place)
-        heading = _heading_of(path)
-        if isinstance(heading, _Heading):
-            summary = Summary(place.name, place.source, path, heading.version, heading.description, heading.parameters)
-            workflows.append(summary)
+        said = heading(path)
+        if isinstance(said, Heading):
+            workflows.append(Summary(place.name, place.source, path, said.version, said.description, said.parameters))
         else:
-            problems.extend(heading)
+            problems.extend(said)
     return Listing(tuple(workflows), tuple(problems))
+
+
+def heading(path: str) -> Heading | tuple[str, ...]:
+    """What lists tell of one file, or its problems."""
+    try:
+        status = os.stat(path)
+    except OSError as error:  # gone since the listing, or a link to nowhere
+        return (Problem.at(path, (1, 1), f"cannot be read: {error.strerror or error}"),)
+    return _heading(path, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def forget() -> None:
@@ -100,18 +107,12 @@ def forget() -> None:
 
 
 def builtin_directory() -> str:
-    """Where the built-in workflows are: inside the package once it is installed, beside it in a checkout."""
-    package = os.path.dirname(os.path.abspath(sidecar.__file__))
-    inside = os.path.join(package, "builtin", _KIND)
-    checkout = os.path.dirname(package)
-    # Only a checkout has a pyproject.toml there; in site-packages, `workflows` would be somebody else's package.
-    if not os.path.isdir(inside) and os.path.isfile(os.path.join(checkout, "pyproject.toml")):
-        return os.path.join(checkout, _KIND)
-    return inside
+    """Where the built-in workflows are."""
+    return naming.builtin_directory(_KIND)
 
 
 def _directories(root: str) -> list[tuple[Source, str]]:
-    return [*lookup.directories(root, _KIND, _BASES), ("builtin", builtin_directory())]
+    return [*naming.directories(root, _KIND), ("builtin", builtin_directory())]
 
 
 def _path(place: Place) -> str:
@@ -119,19 +120,11 @@ def _path(place: Place) -> str:
     return place.path
 
 
-def _heading_of(path: str) -> _Heading | tuple[str, ...]:
-    try:
-        status = os.stat(path)
-    except OSError as error:  # gone since the listing, or a link to nowhere
-        return (Problem.at(path, (1, 1), f"cannot be read: {error.strerror or error}"),)
-    return _heading(path, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-
-
 @lru_cache(maxsize=4096)
-def _heading(path: str, *_identity: int) -> _Heading | tuple[str, ...]:
+def _heading(path: str, *_identity: int) -> Heading | tuple[str, ...]:
     """What a file says, or its problems. Remembered until the file is another: a list is asked for again and again."""
     try:
         workflow = definition.parse(yaml_format.load(path))
     except DefinitionError as error:
         return error.problems
-    return _Heading(workflow.version, workflow.description, workflow.parameters)
+    return Heading(workflow.version, workflow.description, workflow.parameters)

@@ -132,3 +132,62 @@ def test_settings_cannot_be_changed_once_loaded() -> None:
     loaded = config.load(ROOT, {})
     with pytest.raises(ValidationError, match="frozen"):
         loaded.workspaces_dir = "other"
+
+
+# --- notifications
+
+
+@pytest.mark.usefixtures("home")
+def test_ways_to_notify_are_read_from_files_and_as_json_from_a_variable(fs: FakeFilesystem) -> None:
+    project_file(fs, "notify:\n  - {type: ntfy, url: 'https://ntfy.sh/x', events: [failed]}\n  - type: desktop\n")
+    ntfy, desktop = config.load(ROOT, {}).notify
+    assert (ntfy.url, ntfy.events, ntfy.every) == ("https://ntfy.sh/x", ("failed",), 10)
+    assert desktop.events == ("waiting", "stopped", "aborted", "failed", "completed")
+    (command,) = config.load(ROOT, {"SIDECAR_NOTIFY": '[{"type": "command", "command": ["say", "it"]}]'}).notify
+    assert command.command == ("say", "it")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{type: ntfy}", "notify.0: type 'ntfy' needs 'url'"),
+        ("{type: desktop, url: 'https://x/y'}", "notify.0: type 'desktop' has no 'url'"),
+        ("{type: command}", "notify.0: type 'command' needs 'command'"),
+        ("{type: webhook, url: 'file:///etc/passwd'}", "notify.0.url: "),
+        ("{type: webhook, url: $URL, token: x}", "notify.0: only type 'ntfy' has a 'token'"),
+        ("{type: desktop, events: [finished]}", "notify.0.events.0: "),
+        ("{type: desktop, evants: []}", "unknown setting 'notify.0.evants'; did you mean 'events'?"),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_a_way_to_notify_that_cannot_work_is_refused_with_its_place(
+    fs: FakeFilesystem, entry: str, message: str
+) -> None:
+    project_file(fs, f"notify: [{entry}]\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(ROOT, {})
+    assert str(caught.value).startswith(f"{layout.project_config(ROOT)}: {message}")
+
+
+@pytest.mark.usefixtures("home")
+def test_a_variable_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ConfigError, match="notify: as a variable it is JSON, and this is not"):
+        config.load(ROOT, {"SIDECAR_NOTIFY": "desktop"})
+
+
+def test_what_is_shown_has_no_secret_in_it() -> None:
+    settings = config.Settings.model_validate(
+        {
+            "http_token": "hush-hush-hush-hush",
+            "notify": [
+                {"type": "webhook", "url": "https://me:hush@hooks.example:8443/hush/hush"},
+                {"type": "ntfy", "url": "$NTFY_URL", "token": "hush"},
+            ],
+            "mcp_servers": {"x": {"command": "y", "env": {"KEY": "hush"}, "headers": {"A": "hush"}}},
+        }
+    )
+    shown = settings.shown()
+    assert "hush" not in str(shown)
+    assert shown["notify"][0]["url"] == "https://hooks.example:8443/********"
+    assert shown["notify"][1]["url"] == "$NTFY_URL"
+    assert shown["mcp_servers"]["x"] == {"command": "y", "env": {"KEY": "********"}, "headers": {"A": "********"}}

@@ -80,9 +80,10 @@ def test_the_project_wins_over_the_home(place: Prompts) -> None:
 
 def test_not_found_tells_the_nearest_and_where_it_looked(place: Prompts) -> None:
     (place.project / "review.md").write_text("x")
-    with pytest.raises(NotFound, match="no such prompt: reveiw; there is: review; looked in ") as caught:
+    with pytest.raises(NotFound, match=r"no such prompt: reveiw; there is: review, .*; looked in ") as caught:
         prompts.find(str(place.root), "reveiw")
     assert str(place.home) in str(caught.value)
+    assert prompts.builtin_directory() in str(caught.value)
 
 
 def test_every_problem_of_the_front_matter_has_its_line_in_the_file(place: Prompts) -> None:
@@ -116,7 +117,7 @@ def test_a_broken_prompt_hides_no_other(place: Prompts) -> None:
     (place.project / "bad.md").write_text("---\ntitle: [\n---\n")
     (place.project / "good.md").write_text("x")
     listing = prompts.listing(str(place.root))
-    assert [prompt.name for prompt in listing.prompts] == ["good"]
+    assert [prompt.name for prompt in listing.prompts if prompt.source == "project"] == ["good"]
     assert listing.problems[0].startswith(f"{place.project}/bad.md:")
 
 

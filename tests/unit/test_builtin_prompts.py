@@ -1,0 +1,96 @@
+"""The built-in prompts: they say what they are for, and name only tools that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sidecar.catalog import prompts
+from sidecar.model import template
+from sidecar.model.parameters import bind
+from sidecar.model.steps_control import STEP_CLASSES
+
+NAMES = ("abort", "orchestrator", "sub-agent")
+# The contract's names: what an agent is told to call has to be there.
+TOOLS = frozenset(
+    {
+        "abort",
+        "stop",
+        "flow",
+        "agent",
+        "prompt",
+        "stage_gate",
+        "workflow_get_info",
+        "workflow_start",
+        "workflow_get_next_step",
+        "workflow_step_complete",
+        "workflow_resume",
+        "workflow_load_definition",
+        "workflow_checkpoint",
+        "workflow_complete",
+        "workflow_list",
+        "workflow_status",
+        "workflow_state_read",
+        "workflow_state_update",
+        "workflow_state_dependencies",
+    }
+)
+every_prompt = pytest.mark.parametrize("name", NAMES)
+
+
+def test_those_that_are_promised_are_built_in(tmp_path: Path) -> None:
+    listing = prompts.listing(str(tmp_path))
+    assert not listing.problems
+    assert {prompt.name: prompt.source for prompt in listing.prompts} == dict.fromkeys(NAMES, "builtin")
+
+
+def test_the_project_may_have_its_own_under_the_same_name(tmp_path: Path) -> None:
+    directory = tmp_path / ".swissarmyhammer" / "prompts"
+    directory.mkdir(parents=True)
+    (directory / "abort.md").write_text("ours")
+    assert prompts.find(str(tmp_path), "abort").body == "ours"
+
+
+@every_prompt
+def test_it_says_what_it_is_for_and_what_it_asks(tmp_path: Path, name: str) -> None:
+    prompt = prompts.find(str(tmp_path), name)
+    assert prompt.title
+    assert prompt.description.endswith(".")
+    assert all(parameter.description for parameter in prompt.parameters)
+    assert {parameter.name for parameter in prompt.parameters} == set(template.names(prompt.body))
+
+
+@every_prompt
+def test_every_tool_that_it_names_is_one(tmp_path: Path, name: str) -> None:
+    body = prompts.find(str(tmp_path), name).body
+    named = set(re.findall(r"`(workflow_[a-z_]+)`", body)) | set(re.findall(r"(?:[Cc]all|tool) `([a-z_]+)`", body))
+    assert named - {"workflow_id"} <= TOOLS
+    assert "abort" in named
+    assert not re.search(r"workflow\.[a-z]", body)
+
+
+def test_a_sub_agent_is_told_to_ask_for_steps_and_to_complete_them(tmp_path: Path) -> None:
+    prompt = prompts.find(str(tmp_path), "sub-agent")
+    text = template.render(prompt.body, bind(prompt.parameters, {"workflow_id": "W1", "task_id": "t.0"}, "it"))
+    assert "task_id: t.0\n" in text
+    assert "workflow_id: W1\n" in text
+    assert text.index("`workflow_get_next_step`") < text.index("`workflow_step_complete`")
+
+
+def test_an_orchestrator_is_told_of_every_step_that_can_be_handed_out(tmp_path: Path) -> None:
+    body = prompts.find(str(tmp_path), "orchestrator").body
+    told = set(re.findall(r"^- `([a-z_]+)`:", body, re.MULTILINE))
+    assert told == {"agent", "agent_shell_command", "apply_hints", "mcp_call", "parallel_tasks"} | {
+        "user_input",
+        "user_message",
+    }
+    assert told - {"parallel_tasks"} <= set(STEP_CLASSES)
+
+
+def test_abort_gives_the_reason_that_it_was_given(tmp_path: Path) -> None:
+    prompt = prompts.find(str(tmp_path), "abort")
+    text = template.render(prompt.body, bind(prompt.parameters, {"reason": "The disk is full."}, "it"))
+    assert "The disk is full." in text
+    assert "`reason`" in text
