@@ -168,6 +168,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedAround:
+    """A step failed that the current one stands in: it is at `level`, and what is inside it is given up."""
+
+    level: int
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
 class Included:
     """The workflow that a step includes."""
 
@@ -191,4 +199,4 @@ class TaskFailed:
     error: Error
 
 
-Outcome = Passed | Stopped | Answer | Completed | Failed | Included | TaskCompleted | TaskFailed
+Outcome = Passed | Stopped | Answer | Completed | Failed | FailedAround | Included | TaskCompleted | TaskFailed

@@ -10,7 +10,7 @@ last boundary, for a run that was stopped, aborted, interrupted, or that failed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sidecar.engine import asks, failing, frames_json, moves
@@ -21,6 +21,7 @@ from sidecar.engine.actions import (
     Delay,
     Evaluate,
     Failed,
+    FailedAround,
     Finished,
     Include,
     Included,
@@ -34,7 +35,7 @@ from sidecar.engine.actions import (
     TaskCompleted,
     TaskFailed,
 )
-from sidecar.engine.frames import State
+from sidecar.engine.frames import State, replace
 from sidecar.model.steps import Fallible
 from sidecar.model.steps_control import IncludeWorkflow, Loop
 
@@ -91,6 +92,8 @@ class Cursor:
         """What follows. TypeError where the outcome does not belong to the action."""
         if isinstance(outcome, TaskCompleted | TaskFailed):
             return Cursor(_task(self.state, outcome))
+        if isinstance(outcome, FailedAround) and self.state.ending is None:
+            return Cursor(moves.resolve(failing.failed_around(self.state, outcome.level, outcome.error)))
         action = self.action
         if isinstance(outcome, Stopped) and _can_stop(action):
             return self
@@ -111,7 +114,7 @@ class Cursor:
                 state = state.with_top(phase="boundary", answers={})
         if reset_error_counts:
             batches = {number: replace(batch, failures={}) for number, batch in batches.items()}
-            state = replace(state, frames=tuple(replace(frame, failures=0) for frame in state.frames))
+            state = replace(state, frames=tuple(_forgiven(frame) for frame in state.frames))
         return Cursor(replace(state, batches=batches))
 
     @property
@@ -282,6 +285,11 @@ def _named(batch: Batch, index: int, error: Error) -> Error:
 
 def _parallel(batch: Batch) -> Parallel:
     return Parallel(batch.step, batch.number, batch.items, batch.todo, batch.max_parallel, batch.scope, batch.stoppable)
+
+
+def _forgiven(frame: Frame) -> Frame:
+    # What is included is told from its last attempt by their number: an old one would be taken for done.
+    return frame if isinstance(frame.step, IncludeWorkflow) else replace(frame, failures=0)
 
 
 def _count(frame: Frame) -> LoopCount:

@@ -5,11 +5,10 @@ Each function gives the next state, and whether the current step is over and the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sidecar.engine import asks, retry
-from sidecar.engine.frames import Ending, Failure
+from sidecar.engine.frames import Ending, Failure, replace
 from sidecar.model.steps import Fallible
 
 if TYPE_CHECKING:
@@ -22,6 +21,11 @@ Judged = tuple["State", bool]
 def failed(state: State, error: Error) -> Judged:
     """The current step failed."""
     return _judge(replace(state, failure=Failure(len(state.frames) - 1, error)))
+
+
+def failed_around(state: State, level: int, error: Error) -> Judged:
+    """A step failed that has the current one inside it, whatever that would have come to."""
+    return _judge(replace(state, failure=Failure(level, error)))
 
 
 def answered(state: State, answer: Json) -> Judged:

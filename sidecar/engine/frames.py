@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sidecar.engine.actions import Scope
 from sidecar.model.steps_control import ForEach, Loop
@@ -26,6 +26,17 @@ Phase = Literal[
     "leave",
     "delay",
 ]
+
+
+_T = TypeVar("_T", bound="Frame | Batch | Failure | State")
+
+
+def replace(value: _T, **changes: Any) -> _T:
+    """As `dataclasses.replace`, at a third of its cost: a cursor moves several times for every step."""
+    made: _T = object.__new__(type(value))
+    for name in value.__slots__:
+        object.__setattr__(made, name, changes[name] if name in changes else getattr(value, name))
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,7 @@ class Ending:
     status: Literal["completed", "failed", "limit"]
     message: str = ""
     error: Error | None = None
+    exited: bool = False  # by `exit`
 
 
 @dataclass(frozen=True, slots=True)

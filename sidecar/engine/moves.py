@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sidecar.engine import asks, failing
-from sidecar.engine.frames import Batch, Ending, Frame
+from sidecar.engine.frames import Batch, Ending, Frame, replace
 from sidecar.engine.parts import inner
 from sidecar.model.steps import Exit
 from sidecar.model.steps_control import (
@@ -78,8 +77,8 @@ def begin(state: State) -> State:
 def _exit(state: State, step: Exit) -> State:
     message = asks.value(step, "message", state.top.answers)
     if step.status == "success":
-        return replace(state, frames=(), ending=Ending("completed", message))
-    return replace(state, ending=Ending("failed", message, {"message": message, "step": step.id}))
+        return replace(state, frames=(), ending=Ending("completed", message, exited=True))
+    return replace(state, ending=Ending("failed", message, {"message": message, "step": step.id}, exited=True))
 
 
 def _next_iteration(state: State) -> State:

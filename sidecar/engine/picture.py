@@ -90,7 +90,9 @@ def picture(definition: Definition) -> Picture:
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
     """A text as it can stand in a picture: one line, not a long one, and nothing that a terminal would obey."""
-    shown = "".join(character for character in " ".join(text.split()) if character.isprintable())
+    shown = " ".join(text.split())
+    if not shown.isprintable():
+        shown = "".join(filter(str.isprintable, shown))
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
 

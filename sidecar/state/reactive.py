@@ -98,11 +98,13 @@ class Reactive:
         raw: Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
         declared: Iterable[str] = (),
+        names: Mapping[str, Any] | None = None,
         version: int = 0,
         trace_length: int = 200,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`declared` are names that expressions find to be null, not undefined, before anyone sets them."""
+        """`declared` are names that expressions find to be null, not undefined, before anyone sets them; `names` are
+        values that they see besides, such as the run's inputs."""
         self._fields = dict(fields)
         self._timer = timer
         self.graph = Graph({name: _tuple(computed.sources) for name, computed in fields.items()})
@@ -115,6 +117,8 @@ class Reactive:
         self._computed: dict[str, Any] = {}
         for name in (*declared, *fields):
             self.world.set(name, None)
+        for name, value in (names or {}).items():
+            self.world.set(name, value)
         writes = [
             Write((section, name), value)
             for section, given in (("raw", raw), ("state", state))

@@ -161,7 +161,7 @@ def _own(site: Site, location: tuple[int | str, ...]) -> Iterator[str]:
     elif key == "error_state_update":
         yield "error"
     elif key == "sub_agent_prompt_override" and isinstance(site.step, ParallelForEach):
-        yield from ("item", "index")
+        yield from ("item", "index", "task_id", "workflow_id", "description")
     elif key == "condition" and isinstance(site.step, While):
         yield "loop"
 

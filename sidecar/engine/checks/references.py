@@ -68,6 +68,11 @@ class References:
         if circle is not None:
             notes.error((*where, "workflow"), f"workflows include each other: {' → '.join([definition.name, *circle])}")
         _arguments(found.workflow.parameters, step.inputs, (*where, "inputs"), f"workflow {step.workflow!r}", notes)
+        if found.workflow.error_handling.on_error == "retry_workflow":
+            message = (
+                f"`retry_workflow` of {step.workflow!r} holds for a run of its own only: use `on_error: retry` here"
+            )
+            notes.warning((*where, "workflow"), message)
 
     def _included(self, includer: Definition, name: str) -> Definition | str:
         key = (includer.loaded_from, name)

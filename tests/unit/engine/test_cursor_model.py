@@ -365,10 +365,13 @@ class Driver:
     def tell(self) -> None:
         self.cursor = self.cursor.after(self.outcome(self.cursor.action))
 
-    def where(self, step: Any) -> tuple[Ids, Counts]:
-        """The place of a step that may have failed steps above it, which are still in the cursor."""
-        ids = self.cursor.steps
-        level = len(ids) - ids[::-1].index(step.id)
+    def where(self) -> tuple[Ids, Counts]:
+        """The place of a step that may have failed steps above it, which are still in the cursor.
+
+        Its id alone does not say which one it is: a workflow that is included may have the same.
+        """
+        ids, failure = self.cursor.steps, self.cursor.state.failure
+        level = len(ids) if failure is None else failure.level + 1
         loops = [each.step for each in self.cursor.loops]
         inside = [each for each in ids[:level] if each in loops]
         return ids[:level], tuple(each.iteration for each in self.cursor.loops[: len(inside)])
@@ -378,7 +381,7 @@ class Driver:
             return actions.Passed()
         if isinstance(action, actions.Parallel):
             return self.task(action)
-        ids, counts = self.where(action.step)
+        ids, counts = self.where()
         if isinstance(action, actions.Evaluate):
             self.log.append(("ask", action.field, ids, counts))
             known, answer = self.oracle.field(action.field, ids, counts)

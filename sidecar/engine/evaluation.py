@@ -1,0 +1,133 @@
+"""What the texts of a definition come to at one place of a run: its templates, conditions, paths and commands."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sidecar.model import duration
+from sidecar.model.language import has_template
+from sidecar.state import paths, shell, template
+from sidecar.state.path_text import compile_path
+from sidecar.state.reactive import Write
+from sidecar.state.values import truthy
+from sidecar.state.world import Returns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sidecar.model.updates import Update
+    from sidecar.state.program import Program
+    from sidecar.state.script import Script
+    from sidecar.state.shell import Prepared
+    from sidecar.state.world import World
+
+_CLOCK = frozenset({"now", "uuid"})
+_UUIDS = 32  # different ones for one expression
+
+
+class Texts:
+    """Every text of a run's definitions, read once."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def program(self, source: str) -> Program:
+        """A bare expression."""
+        return self._script.compile(source)
+
+    def value(self, text: str) -> Any:
+        """A text with `{{ }}`."""
+        return self._once("value", text, template.compile_text)
+
+    def command(self, text: str) -> Any:
+        """A shell command."""
+        return self._once("command", text, shell.compile_command)
+
+    def path(self, text: str) -> Any:
+        """A path of the state."""
+        return self._once("path", text, compile_path)
+
+    def _once(self, kind: str, text: str, read: Callable[[str, Callable[[str], Program]], Any]) -> Any:
+        found = self._known.get((kind, text))
+        if found is None:
+            found = self._known[kind, text] = read(text, self._script.compile)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One place of a run: the state that expressions see there, and the names that loops and tasks add."""
+
+    texts: Texts
+    world: World
+    names: Mapping[str, Any]
+
+    def with_names(self, **names: Any) -> View:
+        """The same place with more names, such as `result` or `error`."""
+        return View(self.texts, self.world, {**self.names, **names})
+
+    def run(self, program: Program) -> Any:
+        """The value of an expression."""
+        names = self.names
+        if not _CLOCK.isdisjoint(program.names):
+            names = {**_clock(), **names}
+        return self.world.run(program, names)
+
+    def value(self, given: Any) -> Any:
+        """A value of the definition with every template in it filled in. A lone `{{ }}` yields its typed value."""
+        if isinstance(given, str):
+            return self.texts.value(given).render(self.run) if has_template(given) else given
+        if isinstance(given, dict):
+            return {self.text(key): self.value(item) for key, item in given.items()}
+        if isinstance(given, list | tuple):
+            return [self.value(item) for item in given]
+        return given
+
+    def text(self, given: str) -> str:
+        """A text of the definition, whatever its templates yield."""
+        return template.as_text(self.value(given))
+
+    def truth(self, condition: str | bool) -> bool:
+        """Whether a condition holds: `{{ }}` around it or not."""
+        if isinstance(condition, bool):
+            return condition
+        if has_template(condition):
+            return truthy(self.value(condition))
+        return truthy(self.run(self.texts.program(condition)))
+
+    def seconds(self, given: float | str | None) -> float | None:
+        """A duration of the definition, in seconds."""
+        if isinstance(given, str):
+            found = self.value(given)
+            return None if found is None else duration.seconds(found)
+        return given
+
+    def command(self, text: str) -> Prepared:
+        """A shell command in which no value can become code."""
+        prepared: Prepared = self.texts.command(text).prepare(self.run)
+        return prepared
+
+    def path(self, text: str) -> paths.Path:
+        """Where a write goes."""
+        resolved: paths.Path = self.texts.path(text).resolve(self.run)
+        return resolved
+
+    def writes(self, updates: Sequence[Update]) -> list[Write]:
+        """Writes of a step; without a value of its own it is the step's `result`."""
+        return [self._write(update) for update in updates]
+
+    def _write(self, update: Update) -> Write:
+        value = self.value(update.value) if update.has_value else self.names.get("result")
+        if update.operation == "increment" and not update.has_value:
+            value = 1
+        return Write(self.path(update.path), value, update.operation)
+
+
+def _clock() -> dict[str, object]:
+    moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"now": Returns((moment,)), "uuid": Returns(tuple(str(uuids.uuid4()) for _ in range(_UUIDS)))}

@@ -1,0 +1,64 @@
+"""`include_workflow`: another workflow is entered, with a state of its own, and left again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.catalog import workflows
+from sidecar.engine import bookkeeping
+from sidecar.engine.actions import Completed
+from sidecar.engine.durations import positive_s
+from sidecar.engine.image import included_path
+from sidecar.engine.outcomes import error_of
+from sidecar.errors import SidecarError, StoreError
+from sidecar.model import run as kinds
+from sidecar.model.parameters import bind
+
+if TYPE_CHECKING:
+    from sidecar.engine.actions import Include, Leave
+    from sidecar.engine.outcomes import Outcomes
+    from sidecar.engine.threads import Thread
+
+
+def enter(outcomes: Outcomes, root: str, thread: Thread, action: Include) -> None:
+    """Find the workflow, give it its inputs, begin its state."""
+    step, key = action.step, thread.step_key()
+    scope = thread.scope(action.scope)
+    space = outcomes.image.spaces[scope.path]
+    try:
+        given = space.view(scope.names).value(step.inputs)
+        definition = workflows.included(root, space.definition, step.workflow)
+        inputs = bind(definition.workflow.parameters, given, f"workflow {step.workflow!r}")
+        positive_s(space.view(scope.names), step.timeout_s, "timeout")
+        included = outcomes.image.include(thread, definition, inputs)
+    except StoreError:
+        raise
+    except SidecarError as error:
+        outcomes.failed(thread, step, error_of(error, step))
+        return
+    # What was found by its name may be another file tomorrow: the run keeps what it began with.
+    record = None if step.workflow in space.definition.components else definition.record()
+    told = {"step": key, "id": step.id, "type": step.type, "attempt": action.attempt, "task": thread.task_id}
+    outcome = ["included", record, inputs, step.workflow]
+    outcomes.ledger.note(kinds.STEP_STARTED, thread=thread.key, **told, outcome=outcome)
+    thread.cursor = thread.cursor.after(included)
+
+
+def leave(outcomes: Outcomes, thread: Thread, action: Leave) -> None:
+    """The included workflow is done: what it left is the step's result."""
+    step, key = action.step, thread.step_key()
+    scope = thread.scope(action.scope)
+    space = outcomes.image.spaces[scope.path]
+    try:
+        result = outcomes.image.spaces[included_path(thread)].state.flattened()
+        update = [step.state_update] if step.state_update else []
+        writes = space.view(scope.names).with_names(result=result).writes(update)
+        outcomes.write(space, scope.path, [*writes, *bookkeeping.completed(space, step.id)], key)
+    except StoreError:
+        raise
+    except SidecarError as error:
+        outcomes.failed(thread, step, error_of(error, step))
+        return
+    outcomes.completed(thread, step, key, ["left"])
+    outcomes.image.left(thread)
+    thread.cursor = thread.cursor.after(Completed())

@@ -1,0 +1,172 @@
+"""The journal of one run as its interpreter writes it: what has no effect outside waits for what has.
+
+A condition that was evaluated twice did no harm, so such entries are kept until the next effect, some number of them,
+or a moment, whatever comes first. What goes out into the world is on the disk before it goes, and again when it is
+done. Whoever watches the run is told after the journal was.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sidecar.errors import StoreError
+from sidecar.model.run import RunEvent
+from sidecar.store.steps import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sidecar.store.checkpoints import Checkpoints
+    from sidecar.store.db import Database
+    from sidecar.store.journal import Event, Journal
+
+_MOST_WAITING = 64
+_LONGEST_WAIT_S = 0.1
+
+
+class Ledger:
+    """Entries of one run, in order. A call that returns has kept its promise, or raised StoreError."""
+
+    def __init__(
+        self,
+        database: Database,
+        journal: Journal,
+        checkpoints: Checkpoints,
+        run_id: str,
+        tell: Callable[[RunEvent], None],
+        *,
+        seq: int = 0,
+        states: int = 0,
+    ) -> None:
+        self._db = database
+        self._journal = journal
+        self._checkpoints = checkpoints
+        self._steps = Steps(database)
+        self._tell = tell
+        self.run_id = run_id
+        self.start = journal.run(run_id).start
+        self.seq = seq  # of the last event in the journal
+        self.states = states  # versions of the states that are in the journal
+        self.since_checkpoint = 0
+        self._waiting: list[tuple[str | None, Any]] = []
+        self._since = 0.0
+        self.lost: StoreError | None = None  # why nothing is written any more
+
+    def note(self, kind: str, /, **data: Any) -> None:
+        """Something happened that may be journalled a moment later."""
+        self._add((kind, data))
+
+    def wrote(self, path: tuple[str, ...], changes: list[Any], cause: str) -> None:
+        """A transaction of a state; it belongs to the event that is noted next."""
+        self._add((None, ({"space": path, "writes": changes}, cause)))
+
+    def attempts(self, key: str) -> int:
+        """How many attempts at a step there were."""
+        last = self._steps.last(self.run_id, key)
+        return last.attempt if last else 0
+
+    def begin(self, key: str, about: object = None) -> int:
+        """A step is about to have its effect: all that led here is on the disk. Gives the attempt's number."""
+        with self._kept():
+            attempt = self._steps.begin(self.run_id, key, about)
+            told = self._write()
+        self._told(told)
+        return attempt
+
+    def complete(self, key: str, attempt: int, result: object = None) -> None:
+        """The effect is over, and all that was noted with it."""
+        with self._kept():
+            self._steps.complete(self.run_id, key, attempt, result)
+            told = self._write()
+        self._told(told)
+
+    def fail(self, key: str, attempt: int, error: object) -> None:
+        """The attempt is over without success."""
+        with self._kept():
+            self._steps.fail(self.run_id, key, attempt, error)
+            told = self._write()
+        self._told(told)
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Journal what waits."""
+        if not self._waiting:
+            return
+        with self._kept(durable=durable):
+            told = self._write()
+        self._told(told)
+
+    def checkpoint(self, image: Callable[[], dict[str, Any]]) -> None:
+        """From here a resume goes on, without reading what was before."""
+        with self._kept():
+            told = self._write()
+            self._checkpoints.save(self.run_id, {**image(), "seq": self.seq, "states": self.states})
+        self.since_checkpoint = 0
+        self._told(told)
+
+    def end(
+        self,
+        status: Any,
+        reason: str | None,
+        image: Callable[[], dict[str, Any]],
+        *,
+        taken: tuple[str, str] | None = None,
+        **data: Any,
+    ) -> None:
+        """Checkpoint, and the one end of this start, at once, with the signal (id and kind) that it takes."""
+        with self._kept():
+            if taken is not None:
+                self._journal.take_signal(self.run_id, *taken)
+            told = self._write()
+            self._checkpoints.save(self.run_id, {**image(), "seq": self.seq + 1, "states": self.states})
+            event = self._journal.end(self.run_id, status, reason=reason, data=data)
+            told.append(event)
+        self.seq = event.seq
+        self._told(told)
+
+    def _add(self, entry: tuple[Any, Any]) -> None:
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(entry)
+        if entry[0] is not None and (
+            len(self._waiting) >= _MOST_WAITING or time.monotonic() - self._since > _LONGEST_WAIT_S
+        ):
+            self.commit()
+
+    @contextmanager
+    def _kept(self, *, durable: bool = True) -> Iterator[None]:
+        """One transaction. After one that failed there is no other: what it held is gone, and a journal that has what
+        came later without it would bring a resume to a place where the run never was."""
+        if self.lost is not None:
+            raise StoreError(str(self.lost), kind=self.lost.kind)
+        try:
+            with self._db.transaction(durable=durable):
+                yield
+        except StoreError as error:
+            self.lost = error
+            raise
+
+    def _write(self) -> list[Event]:
+        """What waits goes into the transaction that is open. A write of a state names the event that follows it."""
+        events = [(kind, content) for kind, content in self._waiting if kind is not None]
+        states: list[tuple[object, str]] = []
+        seq = self.seq + 1
+        for kind, content in self._waiting:
+            if kind is None:
+                changes, cause = content
+                states.append(({**changes, "seq": seq}, cause))
+            else:
+                seq += 1
+        told = self._journal.append_all(self.run_id, events) if events else []
+        if states:
+            self.states = self._journal.add_states(self.run_id, states)
+        self._waiting = []
+        if told:
+            self.seq = told[-1].seq
+        self.since_checkpoint += len(told)
+        return told
+
+    def _told(self, events: list[Event]) -> None:
+        for event in events:
+            self._tell(RunEvent(event.run_id, event.kind, event.at, event.data, event.seq))

@@ -1,0 +1,247 @@
+"""A run in the hands of this process: brought into memory from the journal, with everything that its loop needs."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from sidecar import layout
+from sidecar.catalog import imports
+from sidecar.engine.boundary import Gate
+from sidecar.engine.context import Surroundings
+from sidecar.engine.dispatch_local import LocalDispatch
+from sidecar.engine.image import Image, back_to_boundary
+from sidecar.engine.interpreter import Interpreter
+from sidecar.engine.ledger import Ledger
+from sidecar.engine.mcp_clients import McpClients
+from sidecar.engine.parallel import KIND, Batches
+from sidecar.engine.processes import Processes
+from sidecar.engine.replaying import replay
+from sidecar.errors import StoreError
+from sidecar.model import run as kinds
+from sidecar.model.run import RunEvent
+from sidecar.signals.board import Board, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from anyio.abc import TaskGroup
+
+    from sidecar.catalog.imports import Definition
+    from sidecar.engine.context import Person
+    from sidecar.engine.dispatch import Task
+    from sidecar.engine.ending import Ending
+    from sidecar.engine.owner import Owner
+    from sidecar.model.agent import EndReason
+    from sidecar.model.workflow import RunLimits
+    from sidecar.store.journal import Journal, Run
+
+CHANGED = "definition"  # in a run's details: the one that took the place of the one that it was started with
+
+
+def signal_directories(root: str, run: Run) -> tuple[str, ...]:
+    """The directories that govern a run, its own one last."""
+    where = [layout.state_directory(root), run.workspace, layout.run_directory(root, run.run_id)]
+    return tuple(directory for directory in where if directory)
+
+
+def definition_of(journal: Journal, run: Run) -> dict[str, Any]:
+    """The record of the definition that the run goes by: the one that it was started with, or was resumed with."""
+    record: dict[str, Any] = run.details.get(CHANGED) or json.loads(journal.definition(run.run_id))
+    return record
+
+
+def load(owner: Owner, run: Run, definition: Definition | None = None) -> Image:
+    """The run as the journal has it: the last checkpoint, and what came after.
+
+    `definition`: in place of the one that it has; DefinitionChanged where the run does not fit into it.
+    """
+    image = _load(owner, run)
+    if definition is None:
+        return image
+    try:
+        # What was journalled belongs to the definition of then: only where the run stands is taken over.
+        return Image.restore(json.loads(json.dumps(image.to_json())), definition, owner.script)
+    finally:
+        image.spaces.close()
+
+
+def _load(owner: Owner, run: Run) -> Image:
+    kept = owner.checkpoints.last(run.run_id)
+    definition = imports.restore(definition_of(owner.journal, run))
+    if kept is None:
+        return Image.begin(definition, run.inputs, owner.script)
+    image = Image.restore(kept.content, definition, owner.script)
+    replay(
+        image,
+        owner.journal.events(run.run_id, after=kept.content["seq"]),
+        owner.journal.states(run.run_id, after=kept.content["states"]),
+        kept.at,
+    )
+    return image
+
+
+def prepare_resume(owner: Owner, run: Run, image: Image, feedback: str | None) -> None:
+    """At a resume: back to the last boundary, with what was said since. Nothing where the run has not begun yet."""
+    if not run.start:
+        return
+    wanted = image.definition.workflow.on_resume
+    ended = image.main.cursor.state.ending
+    past_failure = ended is not None and ended.status == "failed" and not wanted.retry_failed_steps
+    back_to_boundary(
+        image.main,
+        interrupted=run.status in ("running", "interrupted"),
+        reset_error_counts=wanted.reset_error_counts,
+        past_failure=past_failure,
+    )
+    image.spaces.hear_feedback(feedback)
+    last = owner.journal.events(run.run_id, after=max(owner.journal.last_seq(run.run_id) - 1, 0))
+    waits = last[-1].data.get("waits") if last and run.status == "paused" else None
+    if waits and "stage" in waits:
+        said = feedback or "It was approved."
+        text = f"You submitted {waits['stage']!r} for approval. The answer: {said} Go on from there."
+        image.additions.setdefault(waits["step"], []).append(text)
+
+
+class OpenRun:
+    """One run, its lock held by this process. `hear` is told everything that happens."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        run: Run,
+        image: Image,
+        started_at: float,
+        hear: Callable[[RunEvent], None],
+        *,
+        person: Person | None = None,
+        mcp: Any = None,
+    ) -> None:
+        self.owner = owner
+        self.run = run
+        self.image = image
+        self.hear = hear
+        seq, states = owner.journal.last_seq(run.run_id), owner.journal.last_state(run.run_id)
+        self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq, states=states)
+        directories = signal_directories(owner.root, run)
+        taken = owner.journal.signals(run.run_id)
+        self.board = Board(Subject(run.run_id, started_at, directories), taken=taken, report=self.warn)
+        self.processes = Processes(
+            owner.supervisor, owner.agents, self.ledger, image.counters, directories[-1], lost=self.lose
+        )
+        owner.hear_ended[run.run_id] = self.processes.over
+        environment = run.details.get("environment") or owner.environment
+        self.around = Surroundings(
+            root=owner.root,
+            run_id=run.run_id,
+            workspace=run.workspace,
+            environment=environment,
+            settings=owner.settings,
+            secrets=owner.settings.secret_values(environment),
+            person=person,
+            mcp=mcp,
+        )
+        self.gate = Gate(self.board, image, _limits(image))
+        self.interpreter = Interpreter(
+            image, self.around, ledger=self.ledger, gate=self.gate, processes=self.processes, tell=self.tell
+        )
+        self.batches: Batches  # while the loop turns
+        self.group: TaskGroup | None = None  # likewise: what is started in it ends with the run
+        self.replies_out: Callable[[], Awaitable[object]] | None = None  # waits until who called has its answer
+        self.lost: StoreError | None = None
+        self.ending: Ending | None = None  # how it is to end, as soon as that is known
+        self.scope = anyio.CancelScope()
+
+    def close(self) -> None:
+        """Forget it; the journal has it."""
+        self.owner.hear_ended.pop(self.run.run_id, None)
+        self.image.spaces.close()
+
+    @asynccontextmanager
+    async def workshop(self) -> AsyncIterator[None]:
+        """The machinery around the loop, while it turns: tasks, and servers for `mcp_call`."""
+        around, processes = self.around, self.processes
+        clients = McpClients(
+            start=lambda launch, name: processes.start(launch, name, "", None),
+            root=around.root,
+            settings=around.settings,
+            environment=around.environment,
+            secrets=around.secrets,
+            log_path=processes.log_path,
+            kill_after_s=around.settings.kill_after_s,
+            run_id=around.run_id,
+        )
+        interpreter = self.interpreter
+
+        async def do(task: Task, tell: Callable[[str, dict[str, Any]], None]) -> None:
+            await self.batches.do(task, tell)
+
+        dispatch = LocalDispatch(self.owner.database, {KIND: do})
+        failure: Exception | None = None
+        async with clients, dispatch, anyio.create_task_group() as group:
+            interpreter.work.around = replace(around, clients=clients)
+            self.group = group
+            self.batches = interpreter.batches = Batches(interpreter, dispatch, group, self.end_now)
+            try:
+                yield
+            except Exception as error:  # raised again outside: a task group would wrap it
+                failure = error
+            self.group = None
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    def note(self, ending: Ending) -> None:
+        """How it ends; what was known first counts."""
+        self.ending = self.ending or ending
+
+    def end_now(self, ending: Ending, reason: EndReason | None = None, *, at_once: bool = False) -> None:
+        """End its processes, and with them this start; `at_once`: without grace."""
+        self.note(ending)
+        self.processes.request_end(reason or end_reason(ending), at_once=at_once)
+        self.scope.cancel()
+
+    def tell(self, kind: str, data: dict[str, Any]) -> None:
+        """An event; what agents say and do is passed on, and not journalled."""
+        if kind in (kinds.SAID, kinds.ACTIVITY):
+            self.say(kind, data)
+        else:
+            self.ledger.note(kind, **data)
+
+    def warn(self, text: str) -> None:
+        """Something that a person should know."""
+        self.say(kinds.WARNING, {"text": text})
+
+    def say(self, kind: str, data: dict[str, Any]) -> None:
+        """Tell whoever watches, and not the journal."""
+        self.hear(RunEvent(self.run.run_id, kind, self.owner.database.clock(), data))
+
+    def lose(self, error: StoreError) -> None:
+        """The journal cannot be kept: nothing more is done."""
+        self.lost = self.lost or error
+        self.processes.request_end("internal_error")
+        self.scope.cancel()
+
+
+def end_reason(ending: Ending) -> EndReason:
+    """Why processes are ended with a run that ends like this."""
+    if ending.limit:
+        return "budget"
+    return "abort" if ending.status == "aborted" else "shutdown"
+
+
+def _limits(image: Image) -> RunLimits:
+    """The run's limits, their templates filled in."""
+    limits = image.definition.workflow.limits
+    view = image.spaces[()].view({})
+    return limits.model_copy(
+        update={
+            "max_iterations": view.value(limits.max_iterations),
+            "max_transitions": view.value(limits.max_transitions),
+            "max_duration_s": view.seconds(limits.max_duration_s),
+        }
+    )

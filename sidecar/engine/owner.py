@@ -1,0 +1,96 @@
+"""What a process needs to execute runs, one of each however many runs there are."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from sidecar.agents import cgroup
+from sidecar.agents.process import Supervisor
+from sidecar.agents.reap import reap
+from sidecar.errors import StoreError
+from sidecar.signals import liveness
+from sidecar.signals.sources import source_for
+from sidecar.signals.watch import Watcher
+from sidecar.state.script import Script
+from sidecar.store.agents import Agents
+from sidecar.store.checkpoints import Checkpoints
+from sidecar.store.db import open_database
+from sidecar.store.handouts import Handouts
+from sidecar.store.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from sidecar.config import Settings
+    from sidecar.model.agent import AgentEnded
+
+
+class Owner:
+    """The journal, the evaluator, the supervisor and the watcher of one process."""
+
+    def __init__(
+        self, root: str, settings: Settings, environment: Mapping[str, str], report: Callable[[str], None]
+    ) -> None:
+        self.root = root
+        self.settings = settings
+        self.environment = environment
+        self.report = report
+        self.database = open_database(root)
+        self.journal = Journal(self.database)
+        self.checkpoints = Checkpoints(self.database)
+        self.agents = Agents(self.database)
+        self.handouts = Handouts(self.database)
+        self.script = Script()
+        self.supervisor = Supervisor(root, containment=settings.containment, on_ended=self._ended)
+        self.watcher = Watcher(source_for(settings.watcher, report), report)
+        self.hear_ended: dict[str, Callable[[AgentEnded], None]] = {}  # by run
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.callback(self.database.close)
+            stack.callback(self.script.close)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)  # the watcher, once the last run is over
+            await stack.enter_async_context(self.supervisor)
+            await tasks.start(self.watcher.run)
+            await self._reap()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        # Only a cancellation, since the groups inside have to know whose it is: any other error they would wrap.
+        cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        told = (kind, error, trace) if cancelled else (None, None, None)
+        return bool(await self._stack.__aexit__(*told)) and cancelled
+
+    async def _reap(self) -> None:
+        """End what owners that died left running."""
+        noted = self.agents.not_ended()
+        if (base := cgroup.own()) is not None:
+            cgroup.sweep(base)
+        processes, survivors = await reap(noted, self.root, self.supervisor.containment)
+        for process in processes:
+            self.report(f"ended process {process.pid}, left by a run whose owner died: {process.command}")
+        if survivors:
+            self.report(f"{survivors} processes of runs whose owner died cannot be ended")
+            return
+        for record in noted:
+            if not self._is_live(record.run_id):
+                with contextlib.suppress(StoreError):  # another sidecar has seen to it
+                    self.agents.ended(record.agent_id)
+
+    def _is_live(self, run_id: str | None) -> bool:
+        return run_id is not None and liveness.is_live(self.root, run_id)
+
+    def _ended(self, ended: AgentEnded) -> None:
+        hear = self.hear_ended.get(ended.run_id or "")
+        if hear is not None:
+            hear(ended)

@@ -1,0 +1,41 @@
+"""`agent_shell_command`: a command on the person's terminal where there is one, else like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from sidecar.engine.command import Command, exit_text, timeout_text
+from sidecar.engine.output import nothing
+from sidecar.errors import StepFailed
+
+if TYPE_CHECKING:
+    from sidecar.engine.context import Context, Person
+    from sidecar.model.steps import AgentShellCommand
+
+
+async def run(step: AgentShellCommand, context: Context) -> Any:
+    """Run the command.
+
+    On a terminal its exit code alone decides, and the output went to the person: the result is what `output_format`
+    has for nothing ("", [], {}; null for JSON). Elsewhere it is as with `shell_command`.
+    """
+    command = Command.of(step, context)
+    person = context.around.person
+    code = await _on_terminal(command, person, context) if person is not None else None
+    if code is None:
+        return await command.run(context)
+    if code != 0:
+        raise StepFailed(exit_text(code), kind="command", exit_code=code)
+    return nothing(step.output_format)
+
+
+async def _on_terminal(command: Command, person: Person, context: Context) -> int | None:
+    # Cancelled, by the timeout or from outside, whoever lends the terminal ends the command before it takes it back.
+    with anyio.move_on_after(command.timeout_s):
+        return await person.lend_terminal(
+            ["sh", "-c", command.script], command.directory, command.whole_environment(context)
+        )
+    assert command.timeout_s is not None
+    raise StepFailed(timeout_text(command.timeout_s), kind="timeout")

@@ -1,0 +1,135 @@
+"""A stage for steps that start agents: real processes, a real evaluator, and everything that they tell is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+import yaml
+
+from sidecar import config
+from sidecar.agents.agent import Agent
+from sidecar.agents.launch import Launch
+from sidecar.agents.process import Supervisor
+from sidecar.engine.context import Context, Surroundings
+from sidecar.engine.evaluation import Texts, View
+from sidecar.model import ulid
+from sidecar.state.script import Script
+
+
+class Stage:
+    """A project with a run in it, and one attempt at one step."""
+
+    def __init__(self, root: Path, supervisor: Supervisor, script: Script) -> None:
+        self.root = root
+        self.supervisor = supervisor
+        self.script = script
+        self.run_id = ulid.new()
+        self.settings = config.load(str(root), {}, default_agent="worker", kill_after_s=0.5)
+        self.environment: dict[str, str] = {"PATH": os.environ["PATH"]}
+        self.mcp: Any = None
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.spent: list[tuple[float | None, int]] = []
+        self.agents: list[tuple[str, Agent]] = []
+        self.logs: list[Path] = []
+
+    def define(self, name: str, script: str, adapter: str = "command", **more: object) -> None:
+        """An agent that is a shell script; for `claude`, one that speaks its language."""
+        words = ["sh", "-c", script, name]
+        self.file(f"agents/{name}.yaml", yaml.safe_dump({"adapter": adapter, "command": words, **more}))
+
+    def file(self, name: str, text: str) -> Path:
+        path = self.root / ".swissarmyhammer" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def context(self, names: Mapping[str, Any] | None = None, **changes: Any) -> Context:
+        around = Surroundings(
+            root=str(self.root),
+            run_id=self.run_id,
+            workspace=None,
+            environment=self.environment,
+            settings=self.settings,
+            secrets=self.settings.secret_values(self.environment),
+            mcp=self.mcp,
+        )
+        context = Context(
+            around=around,
+            view=View(Texts(self.script), self.script.world(), dict(names or {})),
+            key="step",
+            attempt=1,
+            task_id=None,
+            additions=(),
+            cost_left_usd=None,
+            start=self._start,
+            log_path=self._log_path,
+            tell=lambda kind, data: self.told.append((kind, data)),
+            spend=lambda cost, tokens: self.spent.append((cost, tokens)),
+        )
+        return replace(context, **changes)
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """What was told of one kind, as JSON has it."""
+        return [json.loads(json.dumps(data)) for told, data in self.told if told == kind]
+
+    def living(self) -> list[int]:
+        """Those agents, and those processes whose pids they wrote into `born`, that live."""
+        born = self.root / "born"
+        written = born.read_text() if born.exists() else ""
+        pids = [agent.pid for _, agent in self.agents] + [int(word) for word in written.split()]
+        return [pid for pid in pids if lives(pid)]
+
+    async def _start(self, launch: Launch, name: str) -> Agent:
+        agent = await self.supervisor.start(launch)
+        self.agents.append((name, agent))
+        return agent
+
+    def _log_path(self) -> str:
+        self.logs.append(self.root / f"{len(self.logs) + 1}.log")
+        return str(self.logs[-1])
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # a zombie has ended, and waits for the sentinel
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    with Script(worker=False) as script:
+        async with Supervisor(str(tmp_path)) as supervisor:
+            yield Stage(tmp_path, supervisor, script)
+
+
+@pytest.fixture
+def claude_says() -> Callable[..., str]:
+    """A script that takes its prompt, notes its arguments in `argv`, and prints messages as claude does."""
+
+    def script(*messages: dict[str, Any]) -> str:
+        lines = [f"printf '%s\\n' {shlex.quote(json.dumps(message))}" for message in messages]
+        return "\n".join(["cat > prompt; printf '%s\\n' \"$@\" > argv", *lines])
+
+    return script
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], Any]:
+    """Wait until a condition holds."""
+
+    async def wait(condition: Callable[[], object]) -> None:
+        with anyio.fail_after(30):
+            while not condition():  # noqa: ASYNC110 - files and lists of events give no event
+                await anyio.sleep(0.005)
+
+    return wait

@@ -1,0 +1,161 @@
+"""Questions to a person: what is asked, what is taken, and what happens where nobody is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from sidecar.config import Settings
+from sidecar.engine.context import AnswerNeeded, Context, Person, Surroundings
+from sidecar.engine.evaluation import Texts, View
+from sidecar.engine.steps import user_input
+from sidecar.errors import StepFailed
+from sidecar.model.steps import UserInput
+from sidecar.state.script import Script
+
+pytestmark = pytest.mark.anyio
+
+
+class Typist:
+    """A person who types what was agreed upon, one after the other, and then is gone (None) or silent."""
+
+    def __init__(self, *answers: str, then_silent: bool = False) -> None:
+        self.answers = list(answers)
+        self.then_silent = then_silent
+        self.problems: list[str | None] = []
+        self.asked: list[dict[str, Any]] = []
+        self.deadlines: list[float] = []
+
+    async def ask(self, question: dict[str, Any], problem: str | None) -> str | None:
+        self.asked.append(question)
+        self.problems.append(problem)
+        self.deadlines.append(anyio.current_effective_deadline())
+        if self.answers:
+            return self.answers.pop(0)
+        if self.then_silent:
+            await anyio.sleep_forever()
+        return None
+
+    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
+        raise AssertionError("a question needs no terminal of its own")
+
+
+@pytest.fixture
+def view() -> Iterator[View]:
+    with Script(worker=False) as script:
+        yield View(Texts(script), script.world(), {"item": "main", "count": 3, "nobody_sets": None})
+
+
+def with_person(view: View, person: Person | None) -> Context:
+    around = Surroundings(
+        root="/", run_id="RUN", workspace=None, environment={}, settings=Settings.model_validate({}), person=person
+    )
+    return Context(
+        around=around,
+        view=view,
+        key="ask[1]",
+        attempt=1,
+        task_id=None,
+        additions=(),
+        cost_left_usd=None,
+        start=_nothing_is_started,
+        log_path=lambda: "",
+        tell=lambda kind, data: None,
+        spend=lambda cost, tokens: None,
+    )
+
+
+async def _nothing_is_started(*_: object) -> Any:
+    raise AssertionError("a question starts no process")
+
+
+def step(**keys: Any) -> UserInput:
+    return UserInput(type="user_input", **{"prompt": "What?", **keys})
+
+
+async def answered(view: View, person: Typist, **keys: Any) -> Any:
+    with anyio.fail_after(20):
+        return await user_input.run(step(**keys), with_person(view, person))
+
+
+async def test_the_answer_is_the_result_in_the_type_that_was_asked_for(view: View) -> None:
+    assert await answered(view, Typist(" some text "), answer_type="string") == " some text "
+    assert await answered(view, Typist("4"), answer_type="integer") == 4
+
+
+async def test_a_wrong_answer_is_asked_again_with_what_was_wrong(view: View) -> None:
+    person = Typist("no", "branch ", "branch main")
+    keys = {"validation": {"pattern": "^branch .+$", "error_message": "Name a branch of {{ item }}"}}
+    assert await answered(view, person, **keys) == "branch main"
+    assert person.problems == [None, "Name a branch of main", "Name a branch of main"]
+
+
+async def test_an_empty_answer_takes_the_default(view: View) -> None:
+    assert await answered(view, Typist(""), answer_type="integer", default="{{ count }}") == 3
+
+
+async def test_the_question_is_plain_json_with_every_template_filled_in(view: View) -> None:
+    person = Typist("main")
+    keys = {
+        "prompt": "Which of {{ count }}?",
+        "choices": ["{{ item }}", "other"],
+        "default": "{{ item }}",
+        "validation": {"pattern": "^[a-z]{3,}$", "error_message": "not {{ count }}"},
+    }
+    assert await answered(view, person, **keys) == "main"
+    assert json.loads(json.dumps(person.asked)) == [
+        {
+            "step": "ask[1]",
+            "prompt": "Which of 3?",
+            "type": "string",
+            "choices": ["main", "other"],
+            "default": "main",
+            "pattern": "^[a-z]{3,}$",
+            "error_message": "not 3",
+        }
+    ]
+
+
+@pytest.mark.parametrize("person", [None, Typist(), Typist("wrong")])
+async def test_where_nobody_can_be_asked_the_run_waits_and_the_default_is_not_taken(
+    view: View, person: Typist | None
+) -> None:
+    asking = step(prompt="How many, {{ item }}?", answer_type="integer", default=7)
+    with anyio.fail_after(20), pytest.raises(AnswerNeeded) as needed:
+        await user_input.run(asking, with_person(view, person))
+    assert needed.value.question == {
+        "step": "ask[1]",
+        "prompt": "How many, main?",
+        "type": "integer",
+        "choices": None,
+        "default": 7,
+        "pattern": None,
+        "error_message": "",
+    }
+
+
+async def test_a_person_who_does_not_answer_in_time_fails_the_step(view: View) -> None:
+    with pytest.raises(StepFailed, match=r"nobody answered within 0.02 s: What\?") as caught:
+        await answered(view, Typist("wrong", then_silent=True), answer_type="integer", timeout=20)
+    assert caught.value.error["kind"] == "timeout"
+
+
+async def test_without_a_timeout_the_question_waits_until_it_is_cancelled(view: View) -> None:
+    person = Typist(then_silent=True)
+    with anyio.fail_after(20) as ours:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(user_input.run, step(timeout="{{ nobody_sets }}"), with_person(view, person))
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert person.deadlines == [ours.deadline]
+
+
+async def test_a_question_that_cannot_be_asked_is_not_asked(view: View) -> None:
+    person = Typist("x")
+    with pytest.raises(StepFailed, match="timeout: 'late' is not a duration"):
+        await answered(view, person, timeout="{{ 'late' }}")
+    assert person.asked == []
