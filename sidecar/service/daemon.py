@@ -1,0 +1,166 @@
+"""The long-lived process of a project: it executes detached runs, serves MCP, and sees to runs that nobody holds."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from sidecar import config, layout
+from sidecar.engine.owner import Owner
+from sidecar.errors import ConfigError, SidecarError
+from sidecar.service.executor import LocalExecutor, Runs
+from sidecar.service.handing_over import take_over
+from sidecar.service.idle_watch import IdleWatch
+from sidecar.service.notify_systemd import Pulse
+from sidecar.service.use_cases import UseCases
+from sidecar.signals import liveness
+from sidecar.store.compaction import Keep, compact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    from sidecar.service.project import Project
+    from sidecar.store.journal import Run
+
+    # Serves the use cases to the project's clients, and makes the doors of its runs.
+    Serve = Callable[[UseCases, Runs], AbstractAsyncContextManager[object]]
+
+logger = logging.getLogger(__name__)
+_DAY_S = 86_400.0
+_COMPACT_EVERY_S = 3600.0
+
+
+class Daemon:
+    """The daemon of one project, from its lock to the last checkpoint."""
+
+    def __init__(self, project: Project, serve: Serve, report: Callable[[str], None]) -> None:
+        self._project = project
+        self._serve = serve
+        self._report = report
+        self._ending = anyio.Event()
+        self._executor: LocalExecutor | None = None
+        self._use_cases: UseCases | None = None
+        self.begun = anyio.Event()  # it serves now, or never will
+
+    def pulse(self) -> Pulse | None:
+        """How it is at this moment; None while it does not serve."""
+        if self._use_cases is None or self._executor is None:
+            return None
+        owner, at_work = self._use_cases.owner, self._executor.at_work
+        agents = len(owner.supervisor.agents)
+        return Pulse(owner.root, owner.watcher.turns, at_work, agents, owner.settings.kill_after_s)
+
+    def end(self) -> None:
+        """End: its runs are interrupted by the ladder; a second time, without grace."""
+        if self._ending.is_set() and self._executor is not None:
+            self._executor.hurry()
+        self._ending.set()
+
+    def reload(self) -> None:
+        """Settings are read again. Workflows, agents and prompts are read whenever somebody asks for one."""
+        if self._use_cases is None:
+            return
+        project = self._use_cases.project
+        try:
+            settings = config.load(project.root, project.environment)
+        except ConfigError as error:
+            self._report(f"the settings stay as they were: {error}")
+            return
+        self._use_cases.project = replace(project, settings=settings)
+        self._use_cases.owner.settings = settings
+        self._report(f"read the settings of {project.root} again")
+
+    async def run(self) -> None:
+        """Until it is ended. SidecarError: it cannot be the daemon of this project, and why."""
+        try:
+            await self._serve_project(self._project)
+        finally:
+            self._use_cases = self._executor = None
+            self.begun.set()
+
+    async def _serve_project(self, project: Project) -> None:
+        with daemon_lock(project.root):
+            async with (
+                Owner(project.root, project.settings, project.environment, self._report) as owner,
+                anyio.create_task_group() as executions,
+            ):
+                runs = Runs(owner)
+                executor = self._executor = LocalExecutor(runs, executions)
+                use_cases = self._use_cases = UseCases(project, owner, executor, hear=runs.tell)
+                async with self._serve(use_cases, runs), anyio.create_task_group() as beside:
+                    await beside.start(IdleWatch(owner).run)  # first: what is aborted is not resumed
+                    beside.start_soon(self._compact, owner)
+                    await beside.start(take_over, project.root, executor.begin)
+                    self.begun.set()  # a run that cannot be resumed quickly keeps nobody waiting
+                    await self._resume(owner, executor)
+                    self._report(f"the daemon of {project.root} is process {os.getpid()}")
+                    await self._ending.wait()
+                    # Nobody hands over to who is about to go; but agents still get their answers.
+                    beside.cancel_scope.cancel()
+                    with anyio.CancelScope(shield=True):
+                        await executor.interrupt()
+
+    async def _resume(self, owner: Owner, executor: LocalExecutor) -> None:
+        for run in reversed(owner.journal.runs()):
+            if self._ending.is_set():
+                return
+            if not _is_resumed(owner.root, run):
+                continue
+            try:
+                await executor.begin(run.run_id)
+                self._report(f"resumed run {run.run_id} ({run.workflow})")
+            except (SidecarError, OSError) as error:
+                self._report(f"cannot resume run {run.run_id} ({run.workflow}): {error}")
+            except Exception:  # one run must not keep the daemon from all others
+                logger.exception("cannot resume run %s", run.run_id)
+
+    async def _compact(self, owner: Owner) -> None:
+        while True:
+            keep = Keep(owner.settings.keep_runs, owner.settings.keep_days * _DAY_S)
+            try:
+                gone = compact(owner.database, keep, liveness.live_runs(owner.root))
+            except SidecarError as error:
+                logger.warning("cannot compact the journal: %s", error)
+                gone = []
+            for run_id in gone:
+                # Its logs are of no use to anybody: no command finds the run any more.
+                await anyio.to_thread.run_sync(shutil.rmtree, layout.run_directory(owner.root, run_id), True)
+            await anyio.sleep(_COMPACT_EVERY_S)
+
+
+def _is_resumed(root: str, run: Run) -> bool:
+    """Only what was to go on without anybody: never what a person stopped, aborted, or began in a terminal."""
+    if not run.details.get("detached") or run.driver != "server":
+        return False
+    # One that is running though nobody holds it: its owner died.
+    return run.status in ("running", "interrupted") and not liveness.is_live(root, run.run_id)
+
+
+@contextmanager
+def daemon_lock(root: str) -> Iterator[None]:
+    """The right to be the project's daemon, as long as this process lives at most."""
+    path = layout.daemon_lock(root)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise SidecarError(f"cannot open {path}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
+            raise SidecarError(f"{root} has a daemon already: process {holder}") from None
+        os.ftruncate(file, os.pwrite(file, b"%d\n" % os.getpid(), 0))
+        yield
+    finally:
+        os.close(file)

@@ -1,0 +1,32 @@
+"""Runs that are given away: to the project's daemon, or to a process of their own. Never inside a client's child."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sidecar.service import handing_over
+
+if TYPE_CHECKING:
+    from sidecar.engine.execution import Execution
+    from sidecar.service.executor import Runs
+    from sidecar.service.project import Project
+
+
+class DetachedExecutor:
+    """Has runs executed by somebody who outlives this process. `runs`: those few that it executes itself."""
+
+    def __init__(self, project: Project, runs: Runs | None = None) -> None:
+        self._project = project
+        self._runs = runs
+
+    async def begin(self, run_id: str, *, feedback: str | None = None, answer: Any = None) -> None:
+        """Start it, or go on with it; returns when somebody has taken it on."""
+        await handing_over.hand_over(self._project, run_id, feedback=feedback, answer=answer)
+
+    async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
+        """A stage of a run that is executed here; None where it is executed elsewhere."""
+        return await self._runs.submit_stage(run_id, stage, output, kind) if self._runs else None
+
+    def live(self, run_id: str) -> Execution | None:
+        """The run while it is executed here."""
+        return self._runs.live(run_id) if self._runs else None

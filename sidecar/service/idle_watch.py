@@ -1,0 +1,84 @@
+"""Aborts for runs that nobody holds: a process that lives on watches their signal directories, and applies them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import anyio
+
+from sidecar.engine import idle
+from sidecar.engine.opened import signal_directories
+from sidecar.errors import SidecarError
+from sidecar.signals import files, liveness
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from sidecar.engine.owner import Owner
+
+logger = logging.getLogger(__name__)
+# How late it may be noticed that another process made a run idle, or left one by dying. A look is a few system calls.
+_LOOK_S = 2.0
+
+
+class IdleWatch:
+    """The directories of one project's runs that are not over."""
+
+    def __init__(self, owner: Owner, look_s: float = _LOOK_S) -> None:
+        self._owner = owner
+        self._look_s = look_s
+        self._watched: set[str] = set()
+        self._hint = anyio.Event()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. By the time that it is started, what stood there is applied."""
+        seen = self._mark()
+        self._look()
+        task_status.started()
+        try:
+            while True:
+                with anyio.move_on_after(self._look_s):
+                    await self._hint.wait()
+                mark = self._mark()
+                if self._hint.is_set() or mark != seen:
+                    self._hint, seen = anyio.Event(), mark
+                    self._look()
+        finally:
+            self._watch(set())
+
+    def _mark(self) -> tuple[object, ...]:
+        """Changes with the journal, whoever writes it, and with who is executed."""
+        try:
+            log = os.stat(f"{self._owner.database.path}-wal")
+        except OSError:
+            return ()
+        return log.st_mtime_ns, log.st_size, tuple(liveness.live_runs(self._owner.root))
+
+    def _look(self) -> None:
+        try:
+            self._watch(
+                {
+                    directory
+                    for run in self._owner.journal.runs()
+                    if run.status in idle.AT_WORK
+                    for directory in signal_directories(self._owner.root, run)
+                }
+            )
+            for directory in self._watched:
+                signal = files.read(directory, "abort")
+                if signal is not None and (ended := idle.abort_governed(self._owner, signal)):
+                    self._owner.report(f"aborted, though nobody held them: {', '.join(ended)} ({signal.reason})")
+        except (SidecarError, OSError) as error:  # a disk that is full now: the file is still there the next time
+            logger.warning("cannot look after idle runs: %s", error)
+
+    def _watch(self, directories: set[str]) -> None:
+        for directory in self._watched - directories:
+            self._owner.watcher.discard(directory, self._hear)
+        for directory in directories - self._watched:
+            self._owner.watcher.add(directory, self._hear)
+        self._watched = directories
+
+    def _hear(self, _: str) -> None:
+        self._hint.set()

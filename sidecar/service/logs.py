@@ -1,0 +1,168 @@
+"""What a long-lived process says: a line for a person at a terminal, fields for journald, a line of JSON elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+from sidecar.agents.mask import Secrets
+from sidecar.model import run as kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from sidecar.model.run import RunEvent
+
+logger = logging.getLogger("sidecar.runs")
+_JOURNAL = "/run/systemd/journal/socket"
+_LONGEST = 32 * 1024  # a datagram has a limit, and nobody reads more of one message
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_DEBUG_PRIORITY = 7
+
+
+def set_up(
+    stream: TextIO, level: str, environment: Mapping[str, str], secrets: Iterable[str] = (), *, journal: str = _JOURNAL
+) -> None:
+    """From now on, what is logged goes there, in the form that its reader wants, and without secrets."""
+    handler: logging.Handler
+    if _is_journal(stream, environment):
+        handler = _Journal(stream, journal)
+    else:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(_Plain() if stream.isatty() else _JsonLines())
+    masked = Secrets(secrets)
+    handler.addFilter(lambda record: _mask(record, masked))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)  # what libraries say of themselves
+    logging.getLogger("sidecar").setLevel(level.upper())
+
+
+def following(project: str) -> Callable[[RunEvent], None]:
+    """Hears the events of runs, and logs the few that whoever looks after the machine cares for.
+
+    Only words of ours: what people and agents wrote is in the log of the run, masked with the run's own secrets.
+    """
+    names: dict[str, str] = {}
+
+    def hear(event: RunEvent) -> None:
+        told = _told(event, names)
+        if told is not None:
+            fields = {"project": project, "run_id": event.run_id, "event": event.kind}
+            logger.log(
+                told[0],
+                "run %s (%s): %s",
+                event.run_id,
+                names.get(event.run_id, "?"),
+                told[1],
+                extra={"fields": fields},
+            )
+            if event.kind == kinds.RUN_ENDED:
+                names.pop(event.run_id, None)
+
+    return hear
+
+
+def _told(event: RunEvent, names: dict[str, str]) -> tuple[int, str] | None:
+    data = event.data
+    if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
+        names[event.run_id] = str(data.get("workflow"))
+        return logging.INFO, event.kind.removeprefix("run_")
+    if event.kind == kinds.RUN_ENDED:
+        limit = f", limit reached: {data['limit']}" if data.get("limit") else ""
+        return logging.WARNING if data.get("status") == "failed" else logging.INFO, f"{data.get('status')}{limit}"
+    if event.kind == kinds.SIGNAL:
+        return logging.INFO, f"{data.get('signal')} {'taken back' if data.get('cancelled') else 'requested'}"
+    if event.kind == kinds.AGENT_ENDED and data.get("survivors"):
+        return logging.ERROR, f"{data['survivors']} processes survived the end of their agent, pid {data.get('pid')}"
+    return None
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    found = getattr(record, "fields", None)
+    return found if isinstance(found, dict) else {}
+
+
+def _is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether what is written there goes to journald: it says by which file, since children inherit the variable."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _mask(record: logging.LogRecord, secrets: Secrets) -> bool:
+    if secrets:
+        record.msg, record.args = secrets.masked_text(record.getMessage()), None
+        if record.exc_info:
+            record.exc_text = secrets.masked_text(logging.Formatter().formatException(record.exc_info))
+    return True
+
+
+class _Plain(logging.Formatter):
+    """For a person."""
+
+    def __init__(self) -> None:
+        super().__init__("sidecar: %(message)s")
+
+
+class _JsonLines(logging.Formatter):
+    """One object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        told = {"time": at, "level": record.levelname.lower(), "logger": record.name, **_fields(record)}
+        if trace := _trace(record):
+            told["exception"] = trace
+        return json.dumps({**told, "message": record.getMessage()}, ensure_ascii=False, default=str)
+
+
+class _Journal(logging.Handler):
+    """To journald itself: through standard error every line would be an entry, and fields would be text."""
+
+    def __init__(self, stream: TextIO, path: str) -> None:
+        super().__init__()
+        self._stream = stream
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)  # a journal that is stuck must not stick us
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = _trace(record)
+        message = record.getMessage() + (f"\n{trace}" if trace else "")
+        fields = {
+            "MESSAGE": message[:_LONGEST],
+            "PRIORITY": next((number for level, number in _PRIORITIES if record.levelno >= level), _DEBUG_PRIORITY),
+            "SYSLOG_IDENTIFIER": "sidecar",
+            "LOGGER": record.name,
+            "CODE_FILE": record.pathname,
+            "CODE_LINE": record.lineno,
+            **{f"SIDECAR_{name.upper()}": value for name, value in _fields(record).items()},
+        }
+        try:
+            self._socket.sendto(b"".join(_field(name, str(value)) for name, value in fields.items()), self._path)
+        except OSError:  # it is being restarted, or full: standard error leads there, too
+            print(f"sidecar: {message}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
+
+
+def _field(name: str, text: str) -> bytes:
+    """As journald's protocol has it: a text with line breaks comes behind its length."""
+    value = text.encode("utf-8", "replace")
+    if b"\n" not in value:
+        return b"%s=%s\n" % (name.encode(), value)
+    return b"%s\n%s%s\n" % (name.encode(), len(value).to_bytes(8, "little"), value)
+
+
+def _trace(record: logging.LogRecord) -> str | None:
+    if record.exc_text or not record.exc_info:
+        return record.exc_text
+    return logging.Formatter().formatException(record.exc_info)

@@ -1,0 +1,528 @@
+"""What the tools of MCP do: plain JSON in and out, SidecarError for what the caller did wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sidecar.catalog import agents, prompts, workflows
+from sidecar.engine import agent_driven, plan
+from sidecar.engine.agent_driven import AgentDriven
+from sidecar.engine.answers import accepted, matching
+from sidecar.engine.ending import Ending
+from sidecar.engine.evaluation import Texts, View
+from sidecar.engine.image import Image
+from sidecar.engine.live import LiveRun
+from sidecar.engine.opened import load
+from sidecar.errors import ExpressionError, InputError
+from sidecar.model import run as kinds
+from sidecar.service import adhoc, following, looking, starting
+from sidecar.signals import files, targets, trailers
+from sidecar.signals.liveness import RunLock, is_live
+from sidecar.state import paths
+from sidecar.state.reactive import Write
+from sidecar.store.steps import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from sidecar.catalog.imports import Definition
+    from sidecar.engine.execution import Execution
+    from sidecar.engine.opened import OpenRun
+    from sidecar.engine.owner import Owner
+    from sidecar.model.run import RunEvent
+    from sidecar.service.project import Project
+    from sidecar.store.journal import Run
+
+Json = dict[str, Any]
+
+
+class Executor(Protocol):
+    """Who executes server-driven runs, outliving the call that asks for it."""
+
+    async def begin(self, run_id: str, *, feedback: str | None = None, answer: Any = None) -> None:
+        """Start it, or go on with it; returns when somebody has taken it on."""
+
+    async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> Json | None:
+        """A stage of a run that is executed here; None where it is executed elsewhere."""
+
+    def live(self, run_id: str) -> Execution | None:
+        """A run while it is executed here."""
+
+
+class UseCases:
+    """The use cases of one project, in one process."""
+
+    def __init__(
+        self, project: Project, owner: Owner, executor: Executor, hear: Callable[[RunEvent], None] = lambda _: None
+    ) -> None:
+        """`hear` is told what happens in runs that others drive."""
+        self.project = project
+        self.owner = owner
+        self._executor = executor
+        self._driven: dict[str, AgentDriven] = {}
+        self._heard = hear
+
+    # --- server-driven runs
+
+    async def flow(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
+        """Run a workflow and give what became of it."""
+        definition = starting.find(self.project, name, self.owner.script)
+        return await self._launch(definition, parameters, tell, ask, **options)
+
+    async def agent(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
+        """One turn of an agent."""
+        found = agents.find(self.project.root, name)
+        workspace = options.get("workspace")
+        directory = starting.workspace_inside(self.project, workspace) if workspace else None
+        definition = adhoc.of_agent(found.name, found.definition.declared, directory)
+        return await self._launch(definition, parameters, tell, ask, **options)
+
+    async def prompt(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
+        """A prompt, given to the default agent."""
+        found = prompts.find(self.project.root, name)
+        definition = adhoc.of_prompt(found.name, found.parameters)
+        return await self._launch(definition, parameters, tell, ask, **options)
+
+    async def _launch(
+        self,
+        definition: Definition,
+        parameters: Json,
+        tell: Callable[[RunEvent], None],
+        ask: Callable[[Json, str | None], Awaitable[Any]] | None,
+        *,
+        dry_run: bool = False,
+        workspace: str | None = None,
+        detach: bool = False,
+        interactive: bool = False,
+        **_shown: Any,
+    ) -> Json:
+        prepared = starting.prepare(self.project, definition, parameters, workspace)
+        if dry_run:
+            return self._plan(definition, prepared.inputs)
+        details = {"detached": True, "environment": dict(self.project.environment)}
+        run_id = starting.create(self.owner.journal, prepared, details=details)
+        await self._executor.begin(run_id)
+        if detach:
+            return looking.status(self.owner.database, self.project.root, self.owner.journal.run(run_id))
+        await self._follow(run_id, tell, ask if interactive else None)
+        return self._run_object(run_id)
+
+    async def _follow(self, run_id: str, tell: Any, ask: Any) -> None:
+        after = 0
+        while True:
+            async for event in following.follow(self.owner.database, self.project.root, run_id, after):
+                tell(event)
+                after = event.seq
+            run = self.owner.journal.run(run_id)
+            waits = looking.status(self.owner.database, self.project.root, run)["waits"]
+            if ask is None or run.status != "paused" or not waits or "prompt" not in waits:
+                return
+            answer = await self._asked(waits, ask)
+            if answer is None:
+                return
+            await self._executor.begin(run_id, answer=answer)
+
+    async def _asked(self, question: Json, ask: Any) -> Any:
+        problem: str | None = None
+        while True:
+            said = await ask(question, problem)
+            if said is None:
+                return None
+            try:
+                self._accepted(question, said)
+            except ValueError as error:
+                problem = str(error)
+                continue
+            return said
+
+    def _accepted(self, question: Json, answer: Any) -> Any:
+        world = self.owner.script.world()
+        try:
+            return accepted(question, answer, matching(_bare_view(self.owner, world)))
+        finally:
+            world.close()
+
+    async def answer(self, workflow_id: str, value: Any) -> Json:
+        """The answer that a paused run waits for; it goes on."""
+        run = self._run(workflow_id)
+        waits = looking.status(self.owner.database, self.project.root, run)["waits"]
+        if run.status != "paused" or not waits or "prompt" not in waits:
+            raise InputError(f"run {workflow_id} waits for no answer: it is {run.status}")
+        try:
+            self._accepted(waits, value)
+        except ValueError as error:
+            raise InputError(f"not an answer to {waits['prompt']!r}: {error}") from None
+        await self._executor.begin(workflow_id, answer=value)
+        return {"success": True, "workflow_id": workflow_id}
+
+    async def stage_gate(self, stage: str, output: str, kind: str, run_id: str | None) -> Json:
+        """A stage is submitted for approval: the run pauses."""
+        run_id = run_id or self.project.environment.get("SIDECAR_RUN_ID")
+        if not run_id:
+            raise InputError("`run_id` is missing, and SIDECAR_RUN_ID does not say which run this is")
+        run = self._run(run_id)
+        reply = {"allowed": False, "pause_required": True, "run_id": run_id}
+        if run.driver == "server":
+            submitted = await self._executor.submit_stage(run_id, stage, output, kind)
+            if submitted is None:
+                raise InputError(f"run {run_id} is not executed here: it is {looking.standing(self.project.root, run)}")
+            return reply
+        async with self._agent_driven(run_id).held() as opened:
+            if opened is None:
+                raise InputError(f"run {run_id} is {run.status}")
+            waits = {"stage": stage, "output": output, "kind": kind, "step": opened.image.main.step_key()}
+            opened.ledger.note(kinds.GATE, **waits)
+            self._agent_driven(run_id).end(opened, Ending("paused", f"{stage} waits for approval", waits=waits))
+        return reply
+
+    # --- signals
+
+    async def stop(
+        self, workspace: str | None = None, run_id: str | None = None, reason: str | None = None, cancel: bool = False
+    ) -> Json:
+        """Write a .stop file, or take it back."""
+        target = self._target(workspace, run_id)
+        if cancel:
+            found = files.read(target.directory, "stop")
+            cleared = found is not None and files.clear(found)
+            return {"success": True, "cancelled": bool(cleared), "path": files.path_of(target.directory, "stop")}
+        return self._write_signal("stop", target, reason or "")
+
+    async def abort(self, reason: str, run_id: str | None = None, workspace: str | None = None) -> Json:
+        """Write an .abort file."""
+        if run_id is None and workspace is None:
+            run_id = self.project.environment.get("SIDECAR_RUN_ID") or None
+        return self._write_signal("abort", self._target(workspace, run_id), reason)
+
+    def _write_signal(self, kind: Any, target: targets.Target, reason: str) -> Json:
+        signed = trailers.signed()
+        path = files.write(target.directory, kind, reason, signed, inside=target.inside)
+        return {
+            "success": True,
+            "signal": kind,
+            "path": path,
+            "signal_id": signed.signal_id,
+            "reason": reason,
+            "runs": target.live_runs(),
+        }
+
+    def _target(self, workspace: str | None, run_id: str | None) -> targets.Target:
+        if workspace is not None and run_id is not None:
+            raise InputError("`workspace` and `run_id` exclude each other")
+        if run_id is not None:
+            return targets.run(self.project.root, run_id)
+        if workspace is not None:
+            return targets.workspace(self.project.root, workspace, self.project.environment)
+        return targets.project(self.project.root)
+
+    # --- agent-driven runs
+
+    async def start(self, workflow: str, inputs: Json, workspace: str | None = None) -> Json:
+        """A run that the caller drives."""
+        definition = starting.find(self.project, workflow, self.owner.script)
+        prepared = starting.prepare(self.project, definition, inputs, workspace)
+        image = Image.begin(definition, prepared.inputs, self.owner.script)
+        try:
+            run_id = starting.create(self.owner.journal, prepared, driver="agent")
+            with RunLock(self.project.root, run_id, prepared.workspace) as lock:
+                agent_driven.begin(self.owner, run_id, image, lock.started_at)
+            state = image.spaces[()].state.flattened()
+        finally:
+            image.spaces.close()
+        return {"workflow_id": run_id, "state": state}
+
+    async def next_step(self, workflow_id: str, task_id: str | None = None, context: Json | None = None) -> Json:
+        """The step to be done now."""
+        self._run(workflow_id)
+        task = task_id or str((context or {}).get("task_id") or (context or {}).get("batch_id") or "") or None
+        return await self._driver(workflow_id).next_step(task)
+
+    async def step_complete(  # noqa: PLR0917 - the arguments of the tool
+        self,
+        workflow_id: str,
+        step_id: str,
+        status: str = "success",
+        result: Any = None,
+        error: str | None = None,
+        task_id: str | None = None,
+    ) -> Json:
+        """A step was done."""
+        self._run(workflow_id)
+        driven = self._driver(workflow_id)
+        return await driven.step_complete(step_id, status=status, result=result, error=error, task_id=task_id)
+
+    async def resume(self, workflow_id: str, feedback: str | None = None, answer: Any = None) -> Json:
+        """Go on with a run: its driver stays what it was."""
+        run = self._run(workflow_id)
+        if run.status == "completed":
+            return {**self._resumed(run), "message": "it was completed before: nothing is done again"}
+        if run.driver == "server":
+            await self._executor.begin(workflow_id, feedback=feedback, answer=answer)
+        elif run.status != "running":
+            self._driven.pop(workflow_id, None)
+            with RunLock(self.project.root, workflow_id, run.workspace) as lock:
+                agent_driven.resume(self.owner, workflow_id, lock.started_at, feedback)
+        return self._resumed(self._run(workflow_id))
+
+    def _resumed(self, run: Run) -> Json:
+        kept = self.owner.checkpoints.last(run.run_id)
+        step = looking.status(self.owner.database, self.project.root, run)["step"]
+        at = looking.moment(kept.at) if kept else None
+        return {
+            "workflow_id": run.run_id,
+            "state": self._state(run.run_id),
+            "last_checkpoint": {"step_id": step, "timestamp": at},
+        }
+
+    async def checkpoint(self, workflow_id: str, step_id: str | None = None, reason: str | None = None) -> Json:
+        """The run can be resumed from here, in another conversation."""
+        run = self._run(workflow_id)
+        async with self._held(workflow_id) as opened:
+            if opened is not None:
+                opened.ledger.note("checkpointed", step=step_id, reason=reason)
+                opened.ledger.checkpoint(opened.image.to_json)
+        kept = self.owner.checkpoints.last(run.run_id)
+        number = kept.number if kept else 0
+        return {"checkpoint_id": f"{workflow_id}/{number}", "state_path": self.owner.database.path}
+
+    async def complete(self, workflow_id: str, status: str = "success") -> Json:
+        """The caller is done with the run."""
+        run = self._run(workflow_id)
+        if run.driver == "agent" and run.status == "running":
+            endings = {
+                "failed": Ending("failed", "the agent says that it failed"),
+                "cancelled": Ending("aborted", "cancelled by the agent"),
+            }
+            if status not in endings:
+                step = (await self.next_step(workflow_id))["step"]
+                if step is not None:
+                    raise InputError(f"step {step['id']!r} is still to be done: workflow_get_next_step gives it")
+            else:
+                driven = self._agent_driven(workflow_id)
+                async with driven.held() as opened:
+                    if opened is not None:
+                        driven.end(opened, endings[status])
+        return {"success": True, "status": self._run(workflow_id).status, "final_state": self._state(workflow_id)}
+
+    # --- what is to be known
+
+    async def workflow_info(self, name: str) -> Json:
+        """What a workflow asks for."""
+        definition = workflows.find(self.project.root, name)
+        workflow = definition.workflow
+        inputs = {
+            one.name: one.model_dump(exclude={"name"}, exclude_unset=True, mode="json") for one in workflow.parameters
+        }
+        return {
+            "name": definition.name,
+            "description": workflow.description,
+            "inputs": inputs,
+            "version": workflow.version,
+            "found_at": definition.loaded_from,
+        }
+
+    async def load_definition(self, name: str) -> Json:
+        """The whole definition."""
+        definition = workflows.find(self.project.root, name)
+        content = definition.workflow.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {
+            "name": definition.name,
+            "steps": content.get("steps") or [],
+            "state_schema": content.get("state_schema") or {},
+            "sub_agent_tasks": content.get("sub_agent_tasks") or {},
+            "loaded_from": definition.loaded_from,
+        }
+
+    async def status(self, workflow_id: str | None = None) -> Json:
+        """As `status --json` has it."""
+        if workflow_id is None:
+            return {"runs": looking.statuses(self.owner.database, self.project.root, limit=100)}
+        return {"runs": [looking.status(self.owner.database, self.project.root, self._run(workflow_id))]}
+
+    async def state_read(self, workflow_id: str, paths_: list[str] | None = None) -> Json:
+        """The flattened state, or some of it."""
+        state = self._state(workflow_id)
+        if not paths_:
+            return state
+        return {path: paths.get(state, _flat(path)) for path in paths_}
+
+    async def state_update(self, workflow_id: str, updates: list[Json]) -> Json:
+        """Writes by the agent itself, in one transaction."""
+        run = self._run(workflow_id)
+        async with self._held(workflow_id) as opened:
+            if opened is None:
+                raise InputError(f"run {workflow_id} is {run.status}: its state is not written any more")
+            writes = [Write(one["path"], one.get("value"), one.get("operation", "set")) for one in updates]
+            return {"success": True, "changed": self.write_state(opened, writes)}
+
+    def write_state(self, opened: OpenRun, writes: list[Write]) -> Json:
+        """Write the run's own state; the computed fields that have another value now."""
+        space = opened.image.spaces[()]
+        parsed = [
+            Write(paths.parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes
+        ]
+        update = space.update(parsed)
+        opened.ledger.wrote((), [[one.path, one.value, one.operation] for one in parsed], "workflow_state_update")
+        opened.ledger.note("state_updated", paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
+        opened.ledger.commit(durable=True)
+        flattened = space.state.flattened()
+        return {name: flattened.get(name) for name in update.changed}
+
+    async def state_dependencies(self, workflow_id: str, field: str) -> Json:
+        """What a computed field reads, and who reads it."""
+        with _Reading(self, workflow_id) as image:
+            found = image.spaces[()].state.dependencies(field)
+        return {
+            "direct_deps": list(found.direct),
+            "all_deps": list(found.transitive),
+            "dependents": list(found.dependents),
+        }
+
+    async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
+        """What computed fields did."""
+        with _Reading(self, workflow_id) as image:
+            found = [asdict(one) for one in image.spaces[()].state.trace if field in (None, one.field)]
+        if not include_timing:
+            found = [{key: value for key, value in one.items() if key != "duration_ms"} for one in found]
+        return {"traces": found}
+
+    async def debug_info(self, workflow_id: str) -> Json:
+        """Where the run stands and how it came there."""
+        run = self._run(workflow_id)
+        steps = Steps(self.owner.database).steps(workflow_id)
+        words = {"completed": "success", "failed": "failed", "interrupted": "failed", "begun": "running"}
+        history = [
+            {
+                "step_id": step.key,
+                "started_at": looking.moment(step.began_at),
+                "completed_at": looking.moment(step.ended_at) if step.ended_at else None,
+                "status": words[step.status],
+            }
+            for step in steps
+        ]
+        with _Reading(self, workflow_id) as image:
+            state = image.spaces[()].state
+            sizes = {"raw_bytes": _bytes(state.raw), "computed_bytes": _bytes(state.computed)}
+            times: dict[str, list[float]] = {}
+            for one in state.trace:
+                times.setdefault(one.field, []).append(one.duration_ms)
+            total = state.transformations
+        averages = {name: sum(spent) / len(spent) for name, spent in times.items()}
+        slowest = sorted(averages.items(), key=lambda entry: -entry[1])[:5]
+        every = [spent for some in times.values() for spent in some]
+        return {
+            "current_step": looking.status(self.owner.database, self.project.root, run)["step"],
+            "step_history": history,
+            "state_size": {**sizes, "total_transformations": total},
+            "performance": {
+                "avg_transformation_time": sum(every) / len(every) if every else 0.0,
+                "slowest_transformations": [{"field": name, "avg_ms": spent} for name, spent in slowest],
+            },
+        }
+
+    async def test_transformation(self, transform: str, input: Any, context: Json | None = None) -> Json:  # noqa: A002
+        """A transformation, tried out."""
+        world = self.owner.script.world()
+        begun = time.perf_counter()
+        try:
+            for name, value in (context or {}).items():
+                world.set(name, value)
+            output = world.run(self.owner.script.compile(transform), {"input": input})
+            answer: Json = {"success": True, "output": output}
+        except ExpressionError as error:
+            answer = {"success": False, "error": str(error)}
+        finally:
+            world.close()
+        return {**answer, "execution_time_ms": (time.perf_counter() - begun) * 1000}
+
+    async def explain_plan(self, workflow: str, inputs: Json) -> Json:
+        """What would be done."""
+        definition = starting.find(self.project, workflow, self.owner.script)
+        return self._plan(definition, starting.prepare(self.project, definition, inputs).inputs)
+
+    # --- inside
+
+    def _plan(self, definition: Definition, inputs: Json) -> Json:
+        return plan.explain(definition, inputs, self.owner.script, self.project.root, self.project.settings).to_json()
+
+    def _run(self, run_id: str) -> Run:
+        return self.owner.journal.run(run_id)
+
+    def _run_object(self, run_id: str) -> Json:
+        database = self.owner.database
+        return {
+            **looking.status(database, self.project.root, self._run(run_id)),
+            "state": self._state(run_id),
+            "messages": looking.messages(database, run_id),
+        }
+
+    def _state(self, run_id: str) -> Json:
+        with _Reading(self, run_id) as image:
+            return image.spaces[()].state.flattened()
+
+    def open_here(self, run_id: str) -> OpenRun | None:
+        """The run itself, while this process executes it."""
+        execution = self._executor.live(run_id)
+        return execution.opened if execution is not None else None
+
+    def _driver(self, run_id: str) -> LiveRun | AgentDriven:
+        """The run that is open here, or one that is nobody's and lent for each call."""
+        opened = self.open_here(run_id)
+        if opened is not None:
+            return LiveRun(opened)
+        if is_live(self.project.root, run_id) and self._run(run_id).driver == "server":
+            raise InputError(f"run {run_id} is executed by another process: ask it, at the run's own socket")
+        return self._agent_driven(run_id)
+
+    @asynccontextmanager
+    async def _held(self, run_id: str) -> AsyncIterator[OpenRun | None]:
+        """The run for a moment; None where it is over."""
+        driver = self._driver(run_id)
+        if isinstance(driver, LiveRun):
+            yield driver.opened
+            return
+        async with driver.held() as opened:
+            yield opened
+
+    def _agent_driven(self, run_id: str) -> AgentDriven:
+        if run_id not in self._driven:
+            self._driven[run_id] = AgentDriven(self.owner, run_id, self._heard)
+        return self._driven[run_id]
+
+
+class _Reading:
+    """A run's image for a moment, whoever has the run."""
+
+    def __init__(self, cases: UseCases, run_id: str) -> None:
+        self._cases = cases
+        self._run_id = run_id
+
+    def __enter__(self) -> Image:
+        owner = self._cases.owner
+        self._live = self._cases.open_here(self._run_id)
+        if self._live is not None:  # newer than the journal by what waits to be written
+            return self._live.image
+        self._image = load(owner, owner.journal.run(self._run_id))
+        return self._image
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is None:
+            self._image.spaces.close()
+
+
+def _bare_view(owner: Owner, world: Any) -> View:
+    return View(Texts(owner.script), world, {})
+
+
+def _flat(path: str) -> tuple[str | int, ...]:
+    """A path as the flattened state has it: without its section."""
+    parsed = paths.parse(path)
+    return parsed[1:] if parsed[0] in ("raw", "state", "computed") and len(parsed) > 1 else parsed
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,0 +1,71 @@
+"""Handing a run over on the socket of a daemon, with whatever may be at its other end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from sidecar import layout
+from sidecar.agents import socket_path
+from sidecar.errors import SidecarError
+from sidecar.service.handing_over import hand_over, take_over
+
+if TYPE_CHECKING:
+    from tests.integration.service.conftest import Place
+
+pytestmark = pytest.mark.anyio
+Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
+QUICK = {"id": "a", "type": "shell_command", "command": "echo $PPID > by"}
+
+
+async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) -> None:
+    asked: list[Any] = []
+
+    async def begin(run_id: str, **given: Any) -> None:
+        asked.append((run_id, given))
+        if run_id == "bad":
+            raise SidecarError("it is too late")
+        if run_id == "worse":
+            raise RuntimeError("a defect")
+
+    long = "x" * 1_000_000
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(take_over, str(place.root), begin)
+        await hand_over(place.project, "good", feedback=long, answer={"a": [1, "é"]}, with_changes=True)
+        with pytest.raises(SidecarError, match="it is too late"):
+            await hand_over(place.project, "bad")
+        with pytest.raises(SidecarError, match="RuntimeError"):
+            await hand_over(place.project, "worse")
+        await hand_over(place.project, "good")
+        tasks.cancel_scope.cancel()
+    assert asked[0] == ("good", {"feedback": long, "answer": {"a": [1, "é"]}, "with_changes": True})
+    assert [run_id for run_id, _ in asked] == ["good", "bad", "worse", "good"]
+
+
+@pytest.mark.parametrize("read_bytes", [1, 65536])
+async def test_a_daemon_that_goes_away_before_it_answers_leaves_the_run_to_an_owner_of_its_own(
+    place: Place, eventually: Eventually, read_bytes: int
+) -> None:
+    run_id = place.run("quick", QUICK)
+
+    def accept_and_leave(listening: socket.socket) -> None:
+        connected, _ = listening.accept()
+        connected.recv(read_bytes)  # with something left unread, the other side gets an error and no end of file
+        connected.close()
+
+    with socket_path.bind(layout.handover_socket(str(place.root))) as listening:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, accept_and_leave, listening)
+            await hand_over(place.project, run_id)
+    await eventually(lambda: place.status(run_id) == "completed")
+
+
+async def test_where_there_is_no_daemon_the_run_gets_an_owner_of_its_own(place: Place, eventually: Eventually) -> None:
+    run_id = place.run("quick", QUICK)
+    await hand_over(place.project, run_id)
+    await eventually(lambda: place.status(run_id) == "completed")
