@@ -1,0 +1,228 @@
+"""Every tool through a real client, in both eras: what is listed, the good case, and the bad ones."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+from mcp.types import TextContent
+
+if TYPE_CHECKING:
+    from tests.integration.mcp_server.conftest import Served
+
+RUN = "01JC0000000000000000000000"
+GOOD: dict[str, dict[str, Any]] = {
+    "abort": {"reason": "tests are red"},
+    "stop": {"workspace": "w", "cancel": True},
+    "stage_gate": {"stage": "design", "output": "the plan", "kind": "plan"},
+    "flow": {"flow_name": "build", "parameters": {"target": "all"}},
+    "agent": {"agent_name": "claude", "parameters": {"prompt": "go"}},
+    "prompt": {"prompt_name": "greet", "parameters": {"who": "you"}},
+    "workflow_get_info": {"workflow": "build"},
+    "workflow_start": {"workflow": "build", "inputs": {"target": "x"}, "workspace": "w"},
+    "workflow_get_next_step": {"workflow_id": RUN},
+    "workflow_step_complete": {"workflow_id": RUN, "step_id": "s", "status": "failed", "result": 1, "error": "no"},
+    "workflow_resume": {"workflow_id": RUN, "feedback": "good", "answer": 4},
+    "workflow_load_definition": {"workflow": "build"},
+    "workflow_checkpoint": {"workflow_id": RUN, "step_id": "s", "reason": "full"},
+    "workflow_complete": {"workflow_id": RUN, "status": "cancelled"},
+    "workflow_list": {},
+    "workflow_status": {},
+    "workflow_state_read": {"workflow_id": RUN, "paths": ["raw.a"]},
+    "workflow_state_update": {"workflow_id": RUN, "updates": [{"path": "raw.a", "operation": "append", "value": 1}]},
+    "workflow_state_dependencies": {"workflow_id": RUN, "field": "f"},
+    "workflow_trace_transformations": {"workflow_id": RUN, "field": "f", "include_timing": True},
+    "workflow_debug_info": {"workflow_id": RUN},
+    "workflow_test_transformation": {"transform": "input + 1", "input": 1},
+    "workflow_explain_plan": {"workflow": "build", "inputs": {}},
+}
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("abort", {}, "reason is required"),
+    ("abort", {"reason": "  "}, "reason must not be blank"),
+    ("abort", {"reason": 5}, "reason has to be a string, not 5"),
+    ("abort", {"reason": "x", "resaon": "y"}, "unknown argument 'resaon'; did you mean 'reason'?"),
+    ("stop", {"cancel": "yes"}, 'cancel has to be a boolean, not "yes"'),
+    ("flow", {"flow_name": "biuld"}, "no such workflow: biuld; there is: build"),
+    ("flow", {"flow_name": "../x"}, "cannot be a name"),
+    ("flow", {"flow_name": "build", "format": "xml"}, "format has to be one of json, yaml, table"),
+    ("agent", {"agent_name": "claud"}, "no such agent: claud; there is: claude"),
+    ("prompt", {"prompt_name": "gret"}, "no such prompt: gret; there is: greet"),
+    ("workflow_step_complete", {"workflow_id": RUN, "step_id": "s", "status": "done"}, "one of success, failed"),
+    ("workflow_state_update", {"workflow_id": RUN, "updates": []}, "updates must not be empty"),
+    ("workflow_state_update", {"workflow_id": RUN, "updates": [{"path": "a"}]}, "updates[0].value is required"),
+    ("workflow_status", {"workflow_id": RUN}, f"no such run: {RUN}"),
+    ("workflow_get_info", {"workflow": "nobody"}, "no such workflow: nobody"),
+    ("workflow_list", {"verbose": True}, "unknown argument 'verbose'"),
+    ("flow", {"flow_name": "build", "parameters": {"wrong": "the input is bad"}}, "the input is bad"),
+]
+
+
+def text_of(result: Any) -> str:
+    content = result.content[0]
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+@pytest.mark.anyio
+async def test_every_tool_is_listed_with_all_that_a_client_needs(served: Served, era: str) -> None:
+    async with served.client(era) as client:
+        tools = (await client.list_tools()).tools
+    assert {tool.name for tool in tools} == set(GOOD)
+    for tool in tools:
+        assert tool.description
+        assert tool.annotations is not None
+        assert tool.output_schema is not None
+        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+        jsonschema.Draft202012Validator.check_schema(tool.output_schema)
+        assert tool.input_schema["additionalProperties"] is False
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("tool", GOOD)
+async def test_a_good_call_gives_what_the_schema_says_and_the_same_as_text(served: Served, era: str, tool: str) -> None:
+    async with served.client(era) as client:
+        listed = {one.name: one for one in (await client.list_tools()).tools}
+        jsonschema.validate(GOOD[tool], listed[tool].input_schema)
+        result = await client.call_tool(tool, GOOD[tool])
+    assert not result.is_error
+    assert json.loads(text_of(result)) == result.structured_content
+    jsonschema.validate(result.structured_content, listed[tool].output_schema or {})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("tool", "arguments", "said"), BAD)
+async def test_a_bad_call_is_a_tool_error_that_says_what_is_right(
+    served: Served, era: str, tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with served.client(era) as client:
+        result = await client.call_tool(tool, arguments)
+        assert result.is_error
+        assert said in text_of(result)
+        assert not (await client.call_tool("workflow_list")).is_error, "the server goes on"
+
+
+@pytest.mark.anyio
+async def test_a_call_by_the_dotted_name_works_and_an_unknown_name_gets_the_nearest(served: Served, era: str) -> None:
+    async with served.client(era) as client:
+        result = await client.call_tool("workflow_state.read", {"workflow_id": RUN})
+        assert result.structured_content == {"count": 1}
+        result = await client.call_tool("workflow.get_nxt_step", {"workflow_id": RUN})
+    assert result.is_error
+    assert "did you mean 'workflow_get_next_step'?" in text_of(result)
+
+
+@pytest.mark.anyio
+async def test_the_task_id_counts_wherever_the_caller_puts_it(served: Served) -> None:
+    async with served.client("legacy") as client:
+        await client.call_tool("workflow_get_next_step", {"workflow_id": RUN, "task_id": "a.1"})
+        inside = {"workflow_id": RUN, "sub_agent_context": {"task_id": "a.2"}}
+        await client.call_tool("workflow_get_next_step", inside)
+        await client.call_tool("workflow_step_complete", {**inside, "step_id": "s"})
+    assert [call["task_id"] for call in served.service.called("next_step")] == ["a.1", "a.2"]
+    assert [call["task_id"] for call in served.service.called("step_complete")] == ["a.2"]
+
+
+@pytest.mark.anyio
+async def test_five_megabytes_of_arguments_are_refused_in_words(served: Served, era: str) -> None:
+    async with served.client(era) as client:
+        result = await client.call_tool("abort", {"reason": "x" * 5_000_000})
+        assert result.is_error
+        assert "larger than 4 MiB" in text_of(result)
+        assert not (await client.call_tool("workflow_list")).is_error
+    assert served.service.called("abort") == []
+
+
+@pytest.mark.anyio
+async def test_what_breaks_inside_is_told_without_a_stack_trace(
+    served: Served, era: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served.client(era) as client:
+        result = await client.call_tool("flow", {"flow_name": "build", "parameters": {"crash": "/secret/path"}})
+    assert result.is_error
+    assert text_of(result) == "flow failed inside the sidecar (RuntimeError); its log tells more"
+    assert "/secret/path" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_run_that_failed_is_an_error_with_all_that_is_known_of_it(served: Served, era: str) -> None:
+    async with served.client(era) as client:
+        result = await client.call_tool("flow", {"flow_name": "build", "parameters": {"fail": "no compiler"}})
+    assert result.is_error
+    assert text_of(result).startswith("build failed:")
+    assert result.structured_content is not None
+    assert result.structured_content["status"] == "failed"
+
+
+@pytest.mark.anyio
+async def test_the_flow_tool_names_every_workflow_and_lists_them(served: Served, era: str) -> None:
+    async with served.client(era) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        names = tools["flow"].input_schema["properties"]["flow_name"]["enum"]
+        found = await client.call_tool("flow", {"flow_name": "list"})
+        table = await client.call_tool("flow", {"flow_name": "list", "format": "table"})
+        agents = await client.call_tool("agent", {"agent_name": "list", "verbose": True, "format": "yaml"})
+    assert names[0] == "list"
+    assert {"build", "plan", "iterate"} <= set(names)
+    assert tools["flow"].input_schema["required"] == ["flow_name"]
+    listed = {row["name"]: row for row in (found.structured_content or {})["workflows"]}
+    assert set(listed) == set(names) - {"list"}
+    assert listed["build"] == {
+        "name": "build",
+        "description": "Builds it.",
+        "source": "project",
+        "parameters": [
+            {"name": "target", "type": "string", "description": "What to build.", "required": False},
+        ],
+    }
+    assert any(line.split()[:2] == ["build", "project"] for line in text_of(table).splitlines())
+    assert "agents:\n- name: claude" in text_of(agents)
+
+
+@pytest.mark.anyio
+async def test_a_workflow_called_list_is_called_with_an_underscore(served: Served) -> None:
+    workflows = served.root / ".swissarmyhammer" / "workflows"
+    (workflows / "list.yaml").write_text((workflows / "build.yaml").read_text())
+    async with served.client("legacy") as client:
+        result = await client.call_tool("flow", {"flow_name": "_list"})
+        assert (result.structured_content or {})["status"] == "completed"
+        found = await client.call_tool("flow", {"flow_name": "list"})
+    assert "list" in {row["name"] for row in (found.structured_content or {})["workflows"]}
+
+
+@pytest.mark.anyio
+async def test_the_list_of_tools_stays_below_32_kib_whatever_the_project_has(served: Served, era: str) -> None:
+    async with served.client(era) as client:
+        small = (await client.list_tools()).model_dump_json(by_alias=True, exclude_none=True)
+        workflow = (served.root / ".swissarmyhammer" / "workflows" / "build.yaml").read_text()
+        for number in range(300):
+            path = served.root / ".swissarmyhammer" / "workflows" / f"a-rather-long-name-{number}.yaml"
+            path.write_text(workflow)
+        large = (await client.list_tools()).model_dump_json(by_alias=True, exclude_none=True)
+    assert len(small) < 32 * 1024
+    assert len(large) < 32 * 1024
+    assert "a-rather-long-name-1" not in large
+
+
+@pytest.mark.anyio
+async def test_what_an_agent_of_a_run_asks_for_is_meant_for_that_run(root: Any, served: Served) -> None:
+    import anyio
+    from mcp import Client
+
+    from sidecar.mcp_server import transport_unix
+    from sidecar.mcp_server.server import serving
+    from sidecar.mcp_server.tool import Site
+
+    async with serving(Site(served.service, str(root), RUN)) as server, anyio.create_task_group() as tasks:
+        path = root / "run.sock"
+        await tasks.start(transport_unix.listen, str(path), server.serve)
+        served.path = path
+        async with served.client("legacy") as client:
+            assert isinstance(client, Client)
+            await client.call_tool("abort", {"reason": "harm"})
+            await client.call_tool("abort", {"reason": "harm", "workspace": "other"})
+            await client.call_tool("stage_gate", {"stage": "design", "output": "x"})
+        tasks.cancel_scope.cancel()
+    assert [call["run_id"] for call in served.service.called("abort")] == [RUN, None]
+    assert [call["run_id"] for call in served.service.called("stage_gate")] == [RUN]

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.mcp_server.progress import Note, Plan, Sender, Story
+from sidecar.model import run
+from sidecar.model.run import RunEvent
+
+DEADLINE_S = 20
+STATES = {"plan": "Plans.", "loop": "", "end": ""}
+
+
+def told(story: Story, *events: tuple[str, dict[str, Any]]) -> list[Note]:
+    return [note for kind, data in events for note in story.notes(RunEvent("r", kind, time.time(), data))]
+
+
+def steps(story: Story, *keys: str) -> list[str]:
+    return [note.message for note in told(story, *((run.STEP_STARTED, {"step": key}) for key in keys))]
+
+
+def test_what_happens_inside_a_loop_or_a_task_belongs_to_its_top_level_step() -> None:
+    story = Story(Plan("w", {}, STATES))
+    assert steps(story, "plan", "loop[0]/a", "loop[0]/b/c", "loop[1]/a", "loop.3#1~2/x", "end") == [
+        "Entering state: plan",
+        "Completed state: plan",
+        "Entering state: loop",
+        "Completed state: loop",
+        "Entering state: end",
+    ]
+
+
+def test_what_an_earlier_step_left_in_the_background_does_not_turn_the_run_back() -> None:
+    story = Story(Plan("w", {}, STATES))
+    assert steps(story, "loop.0/a", "end", "loop.1/a") == [
+        "Entering state: loop",
+        "Completed state: loop",
+        "Entering state: end",
+    ]
+
+
+def test_a_run_whose_steps_nobody_knows_still_comes_closer_to_its_end() -> None:
+    story = Story(Plan("w", {}, {}))
+    events = [(run.STEP_STARTED, {"step": f"s{number}"}) for number in range(50)]
+    shares = [note.progress for note in told(story, *events)]
+    assert shares == sorted(shares)
+    assert 90 < shares[-1] < 100
+    assert told(story, (run.RUN_ENDED, {"status": "completed"}))[-1].progress == 100
+
+
+@pytest.mark.parametrize("status", ["stopped", "paused"])
+def test_a_run_that_ends_before_its_end_is_not_at_100(status: str) -> None:
+    story = Story(Plan("w", {}, STATES))
+    steps(story, "plan", "loop[0]/a")
+    (note,) = told(story, (run.RUN_ENDED, {"status": status}))
+    assert (note.kind, note.message, note.metadata["status"]) == ("flow_complete", f"Workflow {status}: w", status)
+    assert note.progress < 100
+
+
+EVENTS = st.sampled_from([run.RUN_STARTED, run.RUN_RESUMED, run.STEP_STARTED, run.STEP_COMPLETED, run.SAID])
+KEYS = st.sampled_from(["plan", "loop", "loop[3]/x", "loop.2/y", "end", "else", "end/x", ""])
+
+
+@given(st.lists(st.tuples(EVENTS, KEYS)), st.sampled_from(["completed", "failed", "aborted", "stopped"]))
+def test_progress_never_falls_and_stays_within_0_and_100(events: list[tuple[str, str]], status: str) -> None:
+    story = Story(Plan("w", {}, STATES))
+    notes = told(story, *((kind, {"step": key}) for kind, key in events), (run.RUN_ENDED, {"status": status}))
+    shares = [note.progress for note in notes]
+    assert shares == sorted(shares)
+    assert all(0 <= share <= 100 for share in shares)
+    assert (100 in shares) is (status == "completed")
+
+
+@pytest.mark.anyio
+async def test_a_client_that_does_not_read_misses_what_came_between_and_hears_the_end() -> None:
+    sent: list[str] = []
+    reading = anyio.Event()
+
+    async def send(note: Note) -> None:
+        await reading.wait()
+        sent.append(note.message)
+
+    story = Story(Plan("w", {}, STATES))
+    sender = Sender(story, send)
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sender.run)
+            for number in range(10_000):
+                sender.hear([Note("state_start", 1.0, str(number), {})])
+            reading.set()
+            await sender.flush()
+            tasks.cancel_scope.cancel()
+    assert sent[-1] == "9999"
+    assert len(sent) < 100
+
+
+@pytest.mark.anyio
+async def test_nobody_waits_for_long_for_a_client_that_never_reads() -> None:
+    async def send(_: Note) -> None:
+        await anyio.sleep_forever()
+
+    sender = Sender(Story(Plan("w", {}, STATES)), send)
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sender.run)
+            sender.hear([Note("flow_complete", 100.0, "done", {})])
+            await sender.flush()
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_silence_is_broken_by_signs_of_life() -> None:
+    beats: list[Note] = []
+    enough = anyio.Event()
+
+    async def send(note: Note) -> None:
+        beats.append(note)
+        if len(beats) == 3:
+            enough.set()
+
+    story = Story(Plan("w", {}, STATES))
+    steps(story, "plan")
+    sender = Sender(story, send, heartbeat_s=0.01)
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sender.run)
+            await enough.wait()
+            tasks.cancel_scope.cancel()
+    assert {note.kind for note in beats} == {"heartbeat"}
+    assert beats[0].message == "Running workflow: w in state: plan (0 s)"
