@@ -1,0 +1,214 @@
+"""A run as plain lines for a pipe or a log: one event a line, in words, without anything that a terminal would obey."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from sidecar.display import words
+from sidecar.display.cells import clean
+from sidecar.display.fields import message
+from sidecar.display.speech import Speech, doing
+from sidecar.model import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.model.run import RunEvent
+
+# Told also to those who want to hear nothing: without an answer the run does not go on.
+_NEEDS_A_PERSON = frozenset({run.QUESTION, run.GATE})
+# Steps that only lead to others, or change nothing but the state.
+_SILENT = frozenset({"state_update", "conditional", "while", "foreach", "break", "continue", "user_message", "exit"})
+_LONGEST = 2000
+
+
+class PlainLines:
+    """Writes lines, each with its newline. With `quiet`, only what needs a person."""
+
+    def __init__(self, write: Callable[[str], None], quiet: bool = False) -> None:
+        self._write = write
+        self._quiet = quiet
+        self._speech = Speech()
+        self._names: dict[str, str] = {}  # of the agents that live
+        self._doing: dict[str, str] = {}
+        self._began: dict[str, float] = {}  # steps and tasks that are under way
+
+    def hear(self, event: RunEvent) -> None:
+        """Tell one event, if it is worth a line."""
+        if self._quiet and event.kind not in _NEEDS_A_PERSON:
+            return
+        tell = _TELLERS.get(event.kind)
+        clock = time.strftime("%H:%M:%S", time.localtime(event.at))
+        for line in tell(self, event) if tell is not None else ():
+            self._write(f"{clock} {clean(line)[:_LONGEST]}\n")
+
+    # --- one method a kind of event: the lines that tell it
+
+    def _started(self, event: RunEvent) -> list[str]:
+        return [f"started {event.data.get('workflow', '')}, run {event.run_id}"]
+
+    def _resumed(self, event: RunEvent) -> list[str]:
+        was = event.data.get("was")
+        return [f"resumed {event.data.get('workflow', '')}, run {event.run_id}" + (f", which was {was}" if was else "")]
+
+    def _ended(self, event: RunEvent) -> list[str]:
+        reason, limit = event.data.get("reason"), event.data.get("limit")
+        return [
+            f"{event.data.get('status', 'ended')}"
+            + (f": {reason}" if reason else "")
+            + (f" (limit: {limit})" if limit else "")
+        ]
+
+    def _step_started(self, event: RunEvent) -> list[str]:
+        data = event.data
+        if data.get("type") in _SILENT:
+            return []
+        self._began[_key(data)] = event.at
+        attempt = data.get("attempt", 1)
+        return [f"{_step(data)}: {data.get('type', 'begins')}" + (f", attempt {attempt}" if attempt != 1 else "")]
+
+    def _step_completed(self, event: RunEvent) -> list[str]:
+        began_at = self._began.pop(_key(event.data), None)
+        return [] if began_at is None else [f"{_step(event.data)}: done in {words.duration(event.at - began_at)}"]
+
+    def _step_failed(self, event: RunEvent) -> list[str]:
+        self._began.pop(_key(event.data), None)
+        again = ", is tried again" if event.data.get("again") else ""
+        return [f"{_step(event.data)}: failed{again}: {message(event.data.get('error'))}"]
+
+    def _iteration(self, event: RunEvent) -> list[str]:
+        of = event.data.get("of")
+        return [f"{_last_word(event.data)}: iteration {event.data.get('iteration', '')}" + (f" of {of}" if of else "")]
+
+    def _task_started(self, event: RunEvent) -> list[str]:
+        task = str(event.data.get("task"))
+        self._began["task " + task] = event.at
+        return [f"task {task}: begins"]
+
+    def _task_ended(self, event: RunEvent) -> list[str]:
+        task, error = str(event.data.get("task")), event.data.get("error")
+        took_s = event.at - self._began.pop("task " + task, event.at)
+        if error is None:
+            return [f"task {task}: done in {words.duration(took_s)}"]
+        again = ", is tried again" if event.data.get("again") else ""
+        return [f"task {task}: failed{again}: {message(error)}"]
+
+    def _agent_started(self, event: RunEvent) -> list[str]:
+        data = event.data
+        name = str(data.get("name") or data.get("agent_id", "agent"))
+        self._names[str(data.get("agent_id"))] = f"{name} of {data['task']}" if data.get("task") else name
+        return [] if _is_command(data) else [f"{name}: started, pid {data.get('pid')}"]
+
+    def _agent_ended(self, event: RunEvent) -> list[str]:
+        data, agent = event.data, str(event.data.get("agent_id"))
+        last_words = self._words(agent, self._speech.ended(agent))
+        name = self._names.pop(agent, None) or str(data.get("name", "agent"))
+        self._doing.pop(agent, None)
+        reason, code = data.get("reason", "exited"), data.get("exit_code")
+        facts = [f"exited with {code}" if reason == "exited" and code is not None else f"ended: {reason}"]
+        if isinstance(data.get("duration_s"), (int, float)):
+            facts.append(f"after {words.duration(data['duration_s'])}")
+        if data.get("survivors"):
+            facts.append(f"{data['survivors']} processes survived")
+        is_worth_it = not _is_command(data) or (reason, code) != ("exited", 0)
+        return [*last_words, *([f"{name}: {', '.join(facts)}"] if is_worth_it else [])]
+
+    def _spent(self, event: RunEvent) -> list[str]:
+        cost, tokens = event.data.get("cost_usd"), event.data.get("tokens")
+        facts = [words.cost(cost)] if isinstance(cost, (int, float)) else []
+        facts += [f"{words.tokens(tokens)} tokens"] if isinstance(tokens, int) and tokens else []
+        return [f"step {_last_word(event.data)}: {', '.join(facts)}"] if facts else []
+
+    def _said(self, event: RunEvent) -> list[str]:
+        lines, agent = event.data.get("lines"), str(event.data.get("agent_id"))
+        if not isinstance(lines, list):
+            return []
+        shown = self._speech.printed(agent, str(event.data.get("stream")), list(map(str, lines)))
+        dropped = event.data.get("dropped")
+        return self._words(agent, [f"({dropped} lines left out)", *shown] if dropped and shown else shown)
+
+    def _activity(self, event: RunEvent) -> list[str]:
+        agent = str(event.data.get("agent_id"))
+        said = self._words(agent, self._speech.acted(agent, event.data))
+        now = doing(event.data)
+        if now is None or self._doing.get(agent) == now:
+            return said
+        self._doing[agent] = now
+        return [*said, f"{self._names.get(agent, 'agent')}: {now}"] if now else said
+
+    def _words(self, agent: str, lines: list[str]) -> list[str]:
+        name = self._names.get(agent)
+        return [f"{name} | {line}" if name else f"| {line}" for line in lines]
+
+    def _message(self, event: RunEvent) -> list[str]:
+        return str(event.data.get("text", "")).splitlines() or [""]
+
+    def _warning(self, event: RunEvent) -> list[str]:
+        return [f"warning: {event.data.get('text', '')}"]
+
+    def _question(self, event: RunEvent) -> list[str]:
+        return [f"waits for an answer: {event.data.get('prompt', '')} (sidecar answer {event.run_id} VALUE)"]
+
+    def _gate(self, event: RunEvent) -> list[str]:
+        stage = event.data.get("stage") or event.data.get("kind", "")
+        return [f"paused for approval of {stage} (sidecar resume {event.run_id} --feedback TEXT)"]
+
+    def _redirected(self, event: RunEvent) -> list[str]:
+        return [f"redirected: {event.data.get('text', '')}"]
+
+    def _retried(self, event: RunEvent) -> list[str]:
+        return [f"from the start again, round {event.data.get('round', '')}"]
+
+    def _signal(self, event: RunEvent) -> list[str]:
+        data = event.data
+        signal = data.get("signal", "signal")
+        if data.get("cancelled"):
+            return [f"{signal} cancelled"]
+        where = f" {data['path']}" if data.get("path") else ""
+        what = ", after this iteration" if signal == "stop" else ""
+        return [f"{signal} requested{what}, by {data.get('source', 'file')}{where}: {data.get('reason', '')}"]
+
+
+def _is_command(data: dict[str, Any]) -> bool:
+    """Whether a process is all that its step does: then the step tells enough of it."""
+    return data.get("name") == _last_word(data)
+
+
+def _last_word(data: dict[str, Any]) -> str:
+    """A step's id, from its key."""
+    return str(data.get("step", "")).rpartition("/")[2]
+
+
+def _key(data: dict[str, Any]) -> str:
+    return str(data.get("step") or data.get("id"))
+
+
+def _step(data: dict[str, Any]) -> str:
+    task = data.get("task")
+    return f"step {data.get('id') or data.get('step')}" + (f" of task {task}" if task else "")
+
+
+_TELLERS: dict[str, Callable[[PlainLines, RunEvent], list[str]]] = {
+    run.RUN_STARTED: PlainLines._started,
+    run.RUN_RESUMED: PlainLines._resumed,
+    run.RUN_ENDED: PlainLines._ended,
+    run.STEP_STARTED: PlainLines._step_started,
+    run.STEP_COMPLETED: PlainLines._step_completed,
+    run.STEP_FAILED: PlainLines._step_failed,
+    run.ITERATION: PlainLines._iteration,
+    run.TASK_STARTED: PlainLines._task_started,
+    run.TASK_ENDED: PlainLines._task_ended,
+    run.AGENT_STARTED: PlainLines._agent_started,
+    run.AGENT_ENDED: PlainLines._agent_ended,
+    run.SPENT: PlainLines._spent,
+    run.RETRIED: PlainLines._retried,
+    run.SAID: PlainLines._said,
+    run.ACTIVITY: PlainLines._activity,
+    run.MESSAGE: PlainLines._message,
+    run.WARNING: PlainLines._warning,
+    run.QUESTION: PlainLines._question,
+    run.GATE: PlainLines._gate,
+    run.REDIRECTED: PlainLines._redirected,
+    run.SIGNAL: PlainLines._signal,
+}

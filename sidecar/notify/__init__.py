@@ -1,0 +1,1 @@
+"""Notifications: people who look elsewhere are told what happens to runs."""

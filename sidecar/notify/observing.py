@@ -1,0 +1,95 @@
+"""Metrics and traces of an owner's runs, where the settings ask for them; nothing is imported, or heard, where not."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from sidecar.errors import SidecarError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from anyio.abc import TaskGroup
+
+    from sidecar.notify.otlp import Exporter
+    from sidecar.service.executor import Runs
+    from sidecar.service.metrics import Metrics
+
+METRICS_PATH = "/metrics"
+_WRITE_EVERY_S = 10.0
+
+
+@asynccontextmanager
+async def observing(runs: Runs, *, counts: bool = False) -> AsyncIterator[dict[str, Callable[[], str]]]:
+    """Listens to the runs of an owner; gives the pages that its web server shall have, if it has one.
+
+    `counts`: it lives long enough for its numbers to mean something, and is the only one in the project that does.
+    """
+    settings = runs.owner.settings
+    path = settings.metrics_file if counts else None
+    is_counted = path is not None or (counts and settings.metrics)
+    if not is_counted and settings.otlp_endpoint is None:
+        yield {}
+        return
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        metrics = _metrics(runs) if is_counted else None
+        exporter = _exporter(runs, tasks) if settings.otlp_endpoint is not None else None
+        if metrics is not None and path is not None:
+            tasks.start_soon(_keep, runs, metrics, path)
+        try:
+            yield {METRICS_PATH: metrics.text} if metrics is not None and settings.metrics else {}
+        except Exception as error:  # raised again outside: the group would wrap it
+            failure = error
+        finally:
+            with anyio.CancelScope(shield=True):
+                if metrics is not None and path is not None:
+                    _write(runs, metrics, path)
+                if exporter is not None:
+                    await exporter.finish()
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def _metrics(runs: Runs) -> Metrics:
+    from sidecar.service.metrics import Metrics  # noqa: PLC0415 - only for those who have it set
+
+    journal = runs.owner.journal
+    metrics = Metrics(runs.owner.root, lambda: [run.status for run in journal.runs()])
+    runs.listeners.add(metrics.hear)
+    return metrics
+
+
+def _exporter(runs: Runs, tasks: TaskGroup) -> Exporter | None:
+    from sidecar.notify.otlp import Exporter  # noqa: PLC0415 - as above
+
+    try:
+        exporter = Exporter(runs.owner, runs.owner.settings.otlp_endpoint or "")
+    except SidecarError as error:  # no reason not to run anything
+        runs.owner.report(str(error))
+        return None
+    runs.listeners.add(exporter.hear)
+    tasks.start_soon(exporter.run)
+    return exporter
+
+
+async def _keep(runs: Runs, metrics: Metrics, path: str) -> None:
+    while True:
+        _write(runs, metrics, path)
+        await anyio.sleep(_WRITE_EVERY_S)
+
+
+def _write(runs: Runs, metrics: Metrics, path: str) -> None:
+    from sidecar.signals import files  # noqa: PLC0415 - as above
+
+    directory, name = os.path.split(os.path.join(runs.owner.root, os.path.expanduser(path)))
+    try:
+        # Whole or not at all: the collector may read at any moment.
+        files.replace(directory, name, metrics.text().encode("utf-8", "surrogateescape"))
+    except (OSError, SidecarError) as error:
+        runs.owner.report(f"cannot write {path}: {error}")

@@ -1,0 +1,270 @@
+"""Panel, keys and questions on one terminal, under a shell with job control; the test sits at the other end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyte
+import pytest
+
+_PROGRAM = Path(__file__).parent / "programs" / "sitting.py"
+_SHELL = Path(__file__).parents[1] / "signals" / "programs" / "job_shell.py"
+_DEADLINE_S = 20.0
+_LFLAG = 3
+_ENTER, _LEAVE = b"\033[?1049h", b"\033[?1049l"
+
+
+class Desk:
+    """A terminal with a shell on it, its screen, and the hands of the person who sits there."""
+
+    def __init__(self) -> None:
+        self.keys, self.terminal = pty.openpty()
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = self.setting()
+        self.screen = pyte.Screen(80, 24)
+        self.stream = pyte.ByteStream(self.screen)
+        self.written = b""
+        commands, self._commands = os.pipe()
+        self._reports, reports = os.pipe()
+        self._unread = b""
+        self.shell = subprocess.Popen(
+            [sys.executable, str(_SHELL), str(commands)],
+            stdin=self.terminal,
+            stdout=reports,
+            pass_fds=[commands],
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"},
+        )
+        os.close(commands)
+        os.close(reports)
+        self.job: psutil.Process | None = None
+
+    def close(self) -> None:
+        if self.job is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.job.kill()
+        self.shell.kill()
+        self.shell.wait()
+        for fd in (self.keys, self.terminal, self._commands, self._reports):
+            os.close(fd)
+
+    def tell(self, *words: str) -> None:
+        os.write(self._commands, ("\0".join(words) + "\n").encode())
+        if words[0] != "start":
+            self.expect("done")
+
+    def sit_down(self, *arguments: str) -> None:
+        self.tell("start", "foreground", sys.executable, str(_PROGRAM), *arguments)
+        reports = sorted([self.next_report(), self.next_report()])
+        assert reports[1] == "ready"
+        self.job = psutil.Process(int(reports[0].removeprefix("job ")))
+
+    def expect(self, report: str) -> None:
+        assert self.next_report() == report
+
+    def next_report(self) -> str:
+        self.wait(lambda: b"\n" in self._unread)
+        line, self._unread = self._unread.split(b"\n", 1)
+        return line.decode()
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.keys, keys)
+
+    def setting(self) -> list[Any]:
+        return termios.tcgetattr(self.terminal)
+
+    def hears_keys(self) -> bool:
+        return not self.setting()[_LFLAG] & termios.ICANON
+
+    def shows(self, text: str) -> bool:
+        return any(text in row for row in self.screen.display)
+
+    def shows_panel(self) -> bool:
+        return self.written.count(_ENTER) > self.written.count(_LEAVE)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Read the screen and the reports until something is true."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, "\n".join([*self.screen.display, self._unread.decode()])
+            readable = select.select([self.keys, self._reports], [], [], 0.02)[0]
+            if self._reports in readable:
+                self._unread += os.read(self._reports, 4096)
+            if self.keys in readable:
+                data = os.read(self.keys, 65536)
+                self.written += data
+                self.stream.feed(data)
+
+    def wait_for_the_panel(self) -> None:
+        self.wait(lambda: self.shows_panel() and self.hears_keys() and self.shows("▶ RUNNING"))
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    try:
+        yield desk
+    finally:
+        desk.close()
+
+
+def test_the_panel_is_shown_and_the_key_is_heard(desk: Desk) -> None:
+    desk.sit_down("nothing")
+    desk.wait_for_the_panel()
+    desk.press(b"s")
+    desk.expect("press")
+
+
+def test_ctrl_c_gives_the_terminal_back(desk: Desk) -> None:
+    desk.sit_down("nothing")
+    desk.wait_for_the_panel()
+    desk.press(b"\x03")
+    desk.expect("interrupted")
+    desk.expect("over")
+    desk.expect("ended 0")
+    desk.wait(lambda: not desk.shows_panel() and desk.setting() == desk.before)
+
+
+def test_ctrl_z_takes_the_panel_away_and_fg_brings_it_back(desk: Desk) -> None:
+    desk.sit_down("nothing")
+    desk.wait_for_the_panel()
+    desk.press(b"\x1a")
+    desk.expect(f"stopped {int(signal.SIGTSTP)}")
+    desk.wait(lambda: not desk.shows_panel())
+    assert desk.setting() == desk.before
+    desk.tell("foreground")
+    desk.tell("signal", str(int(signal.SIGCONT)))
+    desk.wait_for_the_panel()
+    desk.press(b"s")
+    desk.expect("press")
+
+
+def test_continued_in_the_background_it_leaves_the_screen_to_others(desk: Desk) -> None:
+    desk.sit_down("nothing")
+    desk.wait_for_the_panel()
+    desk.press(b"\x1a")
+    desk.expect(f"stopped {int(signal.SIGTSTP)}")
+    desk.wait(lambda: not desk.shows_panel())
+    written = len(desk.written)
+    desk.tell("signal", str(int(signal.SIGCONT)))
+    assert desk.job is not None
+    desk.wait(lambda: desk.job is not None and desk.job.status() == psutil.STATUS_SLEEPING)
+    three_beats = time.monotonic() + 0.8  # nothing can be waited for where nothing is to happen
+    desk.wait(lambda: time.monotonic() > three_beats)
+    assert len(desk.written) == written
+    desk.tell("foreground")
+    desk.wait_for_the_panel()
+
+
+def test_a_stop_that_nobody_can_catch_is_survived_too(desk: Desk) -> None:
+    desk.sit_down("nothing")
+    desk.wait_for_the_panel()
+    desk.tell("signal", str(int(signal.SIGSTOP)))
+    desk.expect(f"stopped {int(signal.SIGSTOP)}")
+    termios.tcsetattr(desk.terminal, termios.TCSANOW, desk.before)  # as shells do
+    desk.stream.feed(b"\033[2J")
+    desk.tell("foreground")
+    desk.tell("signal", str(int(signal.SIGCONT)))
+    desk.wait_for_the_panel()
+    desk.press(b"s")
+    desk.expect("press")
+
+
+def test_a_question_takes_the_panels_place_until_it_is_answered(desk: Desk) -> None:
+    desk.sit_down("ask")
+    desk.wait(lambda: desk.shows("Which branch?"))
+    assert desk.shows("one of: main, dev [main]:")
+    assert b"\033[31m" not in desk.written
+    assert not desk.shows_panel()
+    assert desk.setting() == desk.before
+    desk.press(b"s\xc3\xa9\r")  # no key, but the beginning of an answer
+    desk.expect("answer 'sé'")
+    desk.wait(lambda: desk.shows("! there is no such branch"))
+    desk.press(b"\r")
+    desk.expect("answer ''")
+    desk.wait_for_the_panel()
+    desk.press(b"s")
+    desk.expect("press")
+
+
+def test_what_is_pasted_behind_an_answer_is_neither_the_next_answer_nor_a_key(desk: Desk) -> None:
+    desk.sit_down("ask")
+    desk.wait(lambda: desk.shows("Which branch?"))
+    desk.press(b"main\rss\rss\r")
+    desk.expect("answer 'main'")
+    desk.wait(lambda: desk.shows("! there is no such branch"))
+    desk.press(b"dev\rs\r")
+    desk.expect("answer 'dev'")
+    desk.wait_for_the_panel()
+    desk.press(b"\x03")
+    desk.expect("interrupted")  # and no press before it
+
+
+def test_what_was_typed_before_a_question_is_no_answer_to_it(desk: Desk) -> None:
+    desk.sit_down("ask-late")
+    desk.press(b"typed ahead\r")
+    desk.wait(lambda: desk.shows("Late?: "))
+    desk.press(b"now\r")
+    desk.expect("answer 'now'")
+
+
+def test_ctrl_d_is_no_answer(desk: Desk) -> None:
+    desk.sit_down("ask")
+    desk.wait(lambda: desk.shows("Which branch?"))
+    desk.press(b"\x04")
+    desk.expect("answer None")
+
+
+def test_ctrl_c_at_a_question_ends_it_and_leaves_the_terminal_as_it_was(desk: Desk) -> None:
+    desk.sit_down("ask")
+    desk.wait(lambda: desk.shows("Which branch?"))
+    desk.press(b"\x03")
+    desk.expect("interrupted")
+    desk.expect("over")
+    desk.expect("ended 0")
+    desk.wait(lambda: not desk.shows_panel() and desk.setting() == desk.before)
+
+
+def test_two_questions_at_once_are_asked_one_after_the_other(desk: Desk) -> None:
+    desk.sit_down("ask-both")
+    desk.wait(lambda: desk.shows("First?: "))
+    assert not desk.shows("Second?")
+    desk.press(b"one\r")
+    desk.expect("answer 'one'")
+    desk.wait(lambda: desk.shows("Second?: "))
+    desk.press(b"two\r")
+    desk.expect("answer 'two'")
+
+
+def test_a_command_has_the_terminal_to_itself_and_may_leave_it_as_it_likes(desk: Desk) -> None:
+    desk.sit_down("lend", "sh", "-c", "printf 'name? '; read name; stty -echo; echo hello $name; exit 3")
+    desk.wait(lambda: desk.shows("name? "))
+    assert not desk.shows_panel()
+    desk.press(b"boss\r")
+    desk.expect("lent 3")
+    desk.wait(lambda: b"hello boss" in desk.written)
+    desk.wait_for_the_panel()
+    desk.press(b"\x03")
+    desk.expect("interrupted")
+    desk.expect("over")
+    desk.wait(lambda: desk.setting() == desk.before)
+
+
+def test_without_anybody_to_start_it_the_terminal_is_not_lent(desk: Desk) -> None:
+    desk.sit_down("lend-none", "true")
+    desk.expect("lent None")
+    desk.wait_for_the_panel()

@@ -1,0 +1,147 @@
+"""The panel as rows of text."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.display import cells, frame
+from sidecar.display.progress import Progress
+from sidecar.display.rows import Row
+from sidecar.model import run
+from sidecar.model.run import RunEvent
+
+
+def told(*events: tuple[str, dict[str, Any]]) -> Progress:
+    progress = Progress(workspace="ws")
+    for at, (kind, data) in enumerate([(run.RUN_STARTED, {"workflow": "iterate"}), *events]):
+        progress.hear(RunEvent("run", kind, float(at), data))
+    return progress
+
+
+def texts(rows: list[Row]) -> list[str]:
+    return ["".join(text for text, _ in row) for row in rows]
+
+
+def drawn(progress: Progress, columns: int = 80, lines: int = 24, *, keys: bool = True) -> str:
+    return "\n".join(texts(frame.compose(progress, columns, lines, 100.0, keys=keys)))
+
+
+STOP = (run.SIGNAL, {"signal": "stop", "source": "file", "path": "/p/.stop", "reason": "Tests are red"})
+
+
+@given(
+    columns=st.integers(1, 250),
+    lines=st.integers(1, 80),
+    name=st.text(),
+    said=st.lists(st.text(), max_size=30),
+    tasks=st.integers(0, 40),
+    flags=st.sets(st.sampled_from(["stop", "abort", "loop", "agent", "note", "question", "keys", "over"])),
+)
+def test_whatever_is_shown_fills_exactly_the_screen(
+    columns: int, lines: int, name: str, said: list[str], tasks: int, flags: set[str]
+) -> None:
+    events: list[tuple[str, dict[str, Any]]] = [
+        (run.SIGNAL, {"signal": signal, "reason": name, "source": "file", "path": name})
+        for signal in ("stop", "abort")
+        if signal in flags
+    ]
+    events += [(run.ITERATION, {"step": name, "iteration": 3, "of": 7})] if "loop" in flags else []
+    events += [(run.AGENT_STARTED, {"agent_id": "a", "name": name, "pid": 1})] if "agent" in flags else []
+    events += [(run.MESSAGE, {"text": name})] if "note" in flags else []
+    events += [(run.SAID, {"agent_id": "a", "lines": said})]
+    events += [(run.TASK_STARTED, {"task": f"{name}.{index}", "step": name}) for index in range(tasks)]
+    events += [(run.QUESTION, {"prompt": name})] if "question" in flags else []
+    events += [(run.RUN_ENDED, {"status": "failed", "reason": name})] if "over" in flags else []
+    rows = frame.compose(told(*events), columns, lines, 100.0, keys="keys" in flags)
+    assert len(rows) == lines
+    assert {cells.width(text) for text in texts(rows)} == {columns}
+
+
+@pytest.mark.parametrize("columns", range(20, 81, 5))
+@pytest.mark.parametrize("lines", [10, 12, 24])
+def test_status_progress_and_stop_are_on_every_screen(columns: int, lines: int) -> None:
+    chatty: list[tuple[str, dict[str, Any]]] = [
+        (run.SAID, {"agent_id": "a", "lines": ["chatter"] * 50}),
+        (run.MESSAGE, {"text": "a message"}),
+    ]
+    tasks = [(run.TASK_STARTED, {"task": f"each.{index}", "step": "each"}) for index in range(30)]
+    loop = (run.ITERATION, {"step": "loop", "iteration": 13, "of": 50})
+    shown = drawn(told(loop, *chatty, *tasks, STOP), columns, lines)
+    for text in ("RUNNING", "12 / 50 (24%)", "Stop requested", "toggle stop"):
+        assert text in shown
+
+
+def test_a_stop_is_shown_with_the_key_that_cancels_it_its_source_and_its_reason() -> None:
+    shown = drawn(told(STOP))
+    assert "■ Stop requested (Press 's' to cancel)" in shown
+    assert "by file /p/.stop: Tests are red" in shown
+    assert "Press s to toggle stop" in shown
+
+
+def test_where_no_key_is_heard_none_is_offered() -> None:
+    shown = drawn(told(STOP), keys=False)
+    assert "Stop requested" in shown
+    assert "Press" not in shown
+
+
+def test_an_abort_is_shown_with_its_reason() -> None:
+    assert "✗ Abort requested: enough" in drawn(told((run.SIGNAL, {"signal": "abort", "reason": "enough"})))
+
+
+def test_after_the_end_nothing_is_asked_or_offered_any_more() -> None:
+    shown = drawn(told(STOP, (run.RUN_ENDED, {"status": "stopped", "reason": "Tests are red"})))
+    assert "■ STOPPED  Tests are red" in shown
+    assert "requested" not in shown
+    assert "Press" not in shown
+
+
+def test_more_agents_than_rows_are_counted() -> None:
+    agents = [(run.AGENT_STARTED, {"agent_id": f"a{n}", "name": f"agent{n}", "pid": n}) for n in range(40)]
+    shown = drawn(told(*agents))
+    assert "agent0" in shown
+    assert " more" in shown
+    assert "agent39" not in shown
+
+
+def test_cost_and_tokens_are_shown_where_they_are_known() -> None:
+    assert "Cost" not in drawn(told())
+    shown = drawn(told((run.SPENT, {"step": "a", "cost_usd": 0.5, "tokens": 12_345})))
+    assert "Cost: $0.5000" in shown
+    assert "Tokens: 12.3k" in shown
+
+
+def test_a_question_and_a_gate_say_what_is_waited_for() -> None:
+    assert "▶ RUNNING  asks: Which branch?" in drawn(told((run.QUESTION, {"prompt": "Which branch?"})))
+    assert "‖ PAUSED  waits for approval of plan" in drawn(told((run.GATE, {"stage": "plan"})))
+
+
+def test_a_loop_without_an_end_has_no_bar_and_no_estimate() -> None:
+    shown = drawn(told((run.ITERATION, {"step": "loop", "iteration": 4})))
+    assert "3 iterations done" in shown
+    assert "█" not in shown
+    assert "ETA" not in shown
+
+
+def test_tasks_behind_a_loop_have_the_bar_while_they_run() -> None:
+    loop: list[tuple[str, dict[str, Any]]] = [(run.ITERATION, {"step": "loop", "iteration": 1, "of": 3})]
+    loop.append((run.STEP_STARTED, {"step": "each", "id": "each"}))
+    items = (run.EVALUATED, {"step": "each", "field": "items", "outcome": ["answer", ["a", "b"]]})
+    begun = (run.TASK_STARTED, {"task": "each.0", "step": "each"})
+    assert "0 / 2 (0%)" in drawn(told(*loop, items, begun))
+    assert "1 / 3 (33%)" in drawn(told(*loop, items, begun, (run.TASK_ENDED, {"task": "each.0"})))
+
+
+def test_a_failed_step_is_told() -> None:
+    failed = (run.STEP_FAILED, {"step": "a", "id": "lint", "error": {"message": "exit code 2"}})
+    assert "step lint failed: exit code 2" in drawn(told(failed))
+
+
+def test_the_summary_says_how_it_ended_and_has_no_empty_rows() -> None:
+    rows = texts(frame.summary(told((run.RUN_ENDED, {"status": "completed"})), 60, 100.0))
+    assert "✓ COMPLETED" in rows[1]
+    assert all(set(row) & set(string.ascii_letters + "─") for row in rows)

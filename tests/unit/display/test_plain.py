@@ -1,0 +1,114 @@
+"""Plain lines for a pipe."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from sidecar.display.plain import PlainLines
+from sidecar.model import run
+from sidecar.model.run import RunEvent
+
+
+def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]:
+    """What is written, without the times, after it was made sure that each line has one."""
+    written: list[str] = []
+    plain = PlainLines(written.append, quiet)
+    for at, (kind, data) in enumerate(events):
+        plain.hear(RunEvent("RUN", kind, float(at), data))
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d .*\n", line) for line in written)
+    return [line[9:-1] for line in written]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "told"),
+    [
+        (run.RUN_STARTED, {"workflow": "iterate"}, ["started iterate, run RUN"]),
+        (run.RUN_RESUMED, {"workflow": "iterate", "was": "stopped"}, ["resumed iterate, run RUN, which was stopped"]),
+        (run.RUN_ENDED, {"status": "aborted", "reason": "enough"}, ["aborted: enough"]),
+        (run.RUN_ENDED, {"status": "failed", "limit": "max_cost_usd"}, ["failed (limit: max_cost_usd)"]),
+        (run.STEP_STARTED, {"step": "a", "id": "a", "type": "agent", "attempt": 2}, ["step a: agent, attempt 2"]),
+        (run.STEP_STARTED, {"step": "a", "id": "a", "type": "state_update"}, []),
+        (run.STEP_FAILED, {"step": "a", "id": "a", "error": {"message": "exit 2"}}, ["step a: failed: exit 2"]),
+        (run.RETRIED, {"round": 2}, ["from the start again, round 2"]),
+        (run.ITERATION, {"step": "loop", "iteration": 2, "of": 50}, ["loop: iteration 2 of 50"]),
+        (run.ITERATION, {"step": "loop", "iteration": 2}, ["loop: iteration 2"]),
+        (run.TASK_STARTED, {"task": "each.1"}, ["task each.1: begins"]),
+        (run.AGENT_STARTED, {"agent_id": "1", "name": "claude", "pid": 7}, ["claude: started, pid 7"]),
+        (run.MESSAGE, {"text": "one\ntwo"}, ["one", "two"]),
+        (run.WARNING, {"text": "stale file"}, ["warning: stale file"]),
+        (run.QUESTION, {"prompt": "Which?"}, ["waits for an answer: Which? (sidecar answer RUN VALUE)"]),
+        (run.GATE, {"stage": "plan"}, ["paused for approval of plan (sidecar resume RUN --feedback TEXT)"]),
+        (run.REDIRECTED, {"text": "use tabs"}, ["redirected: use tabs"]),
+        (
+            run.SIGNAL,
+            {"signal": "stop", "source": "file", "path": "/p/.stop", "reason": "red"},
+            ["stop requested, after this iteration, by file /p/.stop: red"],
+        ),
+        (run.SIGNAL, {"signal": "stop", "cancelled": True}, ["stop cancelled"]),
+        (run.SAID, {"agent_id": "?", "lines": ["a \033[31mred\033[0m b\a"]}, ["| a red b"]),
+        (run.EVALUATED, {"step": "a", "field": "items", "outcome": []}, []),
+        ("something new", {}, []),
+    ],
+)
+def test_each_event_is_told_in_words(kind: str, data: dict[str, Any], told: list[str]) -> None:
+    assert lines((kind, data)) == told
+
+
+def test_an_agent_is_known_by_its_name_from_start_to_end() -> None:
+    agent = {"agent_id": "1"}
+    assert lines(
+        (run.AGENT_STARTED, {**agent, "name": "claude", "pid": 7}),
+        (run.SAID, {**agent, "lines": ["hello", "world"]}),
+        (run.ACTIVITY, {**agent, "activity": "tool_began", "name": "Edit"}),
+        (run.ACTIVITY, {**agent, "activity": "tool_began", "name": "Edit"}),
+        (run.AGENT_ENDED, {**agent, "reason": "exited", "exit_code": 0, "duration_s": 61.5}),
+        (run.SPENT, {"step": "loop[0]/work", "cost_usd": 0.25, "tokens": 1200}),
+    )[1:] == [
+        "claude | hello",
+        "claude | world",
+        "claude: Edit",
+        "claude: exited with 0, after 1m 01s",
+        "step work: $0.2500, 1.2k tokens",
+    ]
+
+
+def test_an_agent_that_was_ended_is_told_why() -> None:
+    ended = (run.AGENT_ENDED, {"name": "claude", "reason": "abort", "exit_code": -9, "survivors": 2})
+    assert lines(ended) == ["claude: ended: abort, 2 processes survived"]
+
+
+def test_steps_and_tasks_tell_how_long_they_took() -> None:
+    step = {"step": "a", "id": "a", "type": "agent"}
+    told = lines((run.STEP_STARTED, step), (run.TASK_STARTED, {"task": "t"}), (run.TASK_ENDED, {"task": "t"}))
+    assert told[-1] == "task t: done in 1s"
+    told = lines((run.STEP_STARTED, step), (run.MESSAGE, {}), (run.STEP_COMPLETED, step))
+    assert told[-1] == "step a: done in 2s"
+
+
+def test_a_task_that_is_tried_again_says_so() -> None:
+    again = (run.TASK_ENDED, {"task": "t", "error": {"message": "no"}, "again": True})
+    assert lines(again) == ["task t: failed, is tried again: no"]
+
+
+def test_quiet_tells_only_what_needs_a_person() -> None:
+    everything = [(kind, {"prompt": "Which?", "text": "x"}) for kind in (run.RUN_STARTED, run.MESSAGE, run.QUESTION)]
+    assert lines(*everything, quiet=True) == ["waits for an answer: Which? (sidecar answer RUN VALUE)"]
+
+
+def test_of_a_command_that_succeeds_only_its_words_are_told() -> None:
+    command = {"agent_id": "1", "name": "lint", "step": "loop[0]/lint", "task": "each.1"}
+    events: list[tuple[str, dict[str, Any]]] = [(run.AGENT_STARTED, {**command, "pid": 7})]
+    events.append((run.SAID, {**command, "lines": ["fine"]}))
+    assert lines(*events, (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})) == [
+        "lint of each.1 | fine"
+    ]
+    assert lines(*events, (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 2}))[-1] == (
+        "lint of each.1: exited with 2"
+    )
+
+
+def test_lines_that_were_lost_are_counted() -> None:
+    assert lines((run.SAID, {"agent_id": "1", "lines": ["last"], "dropped": 9})) == ["| (9 lines left out)", "| last"]
