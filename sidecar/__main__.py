@@ -7,13 +7,22 @@ import sys
 
 
 def main() -> int:
-    """Run the command line. `stop` and `abort` take a road of their own: they have to start almost like `touch`."""
+    """Run the command line. `stop` and `abort` take a road of their own: they have to start almost like `touch`, and
+    `serve` not much later."""
     arguments = sys.argv[1:]
     project, rest = _leading_project(arguments)
     if rest and rest[0] in ("stop", "abort"):
         from sidecar.cli import stop_abort  # noqa: PLC0415 - one road must not pay for the other
 
         return stop_abort.main("stop" if rest[0] == "stop" else "abort", [*project, *rest[1:]], os.environ)
+    if rest and rest[0] == "serve":  # a client waits for its first answer
+        from sidecar.cli import serve  # noqa: PLC0415
+
+        return serve.main([*project, *rest[1:]], None)
+    if arguments[:1] == ["__complete"]:  # a shell waits at every tab
+        from sidecar.cli import completing  # noqa: PLC0415
+
+        return completing.main(arguments[1:])
     from sidecar.cli.main import main as run  # noqa: PLC0415
 
     return run(arguments)

@@ -1,8 +1,9 @@
-"""`sidecar doctor`: what is in force here, and what it cannot do."""
+"""`sidecar doctor`: what is in force here, what is wrong, and what to do about it."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -12,80 +13,51 @@ from typing import TYPE_CHECKING
 from sidecar import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from sidecar.model.finding import Finding
 
-    from sidecar.config import Settings
+OK, PROBLEMS = 0, 1
+_MARKS = {"ok": " ", "note": "-", "problem": "!"}
 
 
 def main(arguments: list[str], project: str | None) -> int:
     """Tell; nothing is changed."""
-    argparse.ArgumentParser(
-        prog="sidecar doctor", description="What is in force here, and what it cannot do."
-    ).parse_args(arguments)
-    from sidecar import config  # noqa: PLC0415 - pydantic and yaml, only for those who need them
+    parser = argparse.ArgumentParser(
+        prog="sidecar doctor",
+        description="What is in force here, what is wrong, and what to do about it.",
+        epilog="Exit code: 0 nothing is wrong, 1 something is; lines with `!` say what.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    import anyio  # noqa: PLC0415 - `--help` needs none of this
 
-    root = layout.find_root(project, os.environ)
-    settings = config.load(root, os.environ)
-    for topic, lines in (
-        ("project", [root]),
-        ("python", [f"{sys.version.split()[0]}, {sys.executable}"]),
-        ("signals", _signals(settings)),
-        ("containment", _containment(settings)),
-        ("agents", _agents(root)),
-    ):
-        for number, line in enumerate(lines):
-            print(_wrapped(topic if number == 0 else "", line))
-    return 0
+    from sidecar.service import checkup  # noqa: PLC0415
+
+    found = anyio.run(checkup.findings, layout.find_root(project, os.environ), dict(os.environ))
+    problems = [finding for finding in found if finding.state == "problem"]
+    if options.json:
+        told = {"ok": not problems, "findings": [finding.to_json() for finding in found]}
+        print(json.dumps(told, indent=1, ensure_ascii=False))
+    else:
+        _print(found)
+        print(f"\n{len(problems)} {'problem' if len(problems) == 1 else 'problems'}" if problems else "\nall is well")
+    return PROBLEMS if problems else OK
 
 
-def _wrapped(topic: str, line: str) -> str:
+def _print(found: list[Finding]) -> None:
+    topic = ""
+    for finding in found:
+        label = "" if finding.topic == topic else finding.topic
+        topic = finding.topic
+        print(_wrapped(label, _MARKS[finding.state], finding.text))
+        if finding.advice:
+            print(_wrapped("", " ", f"→ {finding.advice}"))
+
+
+def _wrapped(topic: str, mark: str, line: str) -> str:
     """One line for a pipe; on a terminal as many as it takes, in a column of their own."""
+    head = f"{topic:<12}{mark} "
+    line = "".join(character if character.isprintable() else " " for character in line)
     if not sys.stdout.isatty():
-        return f"{topic:<13} {line}"
+        return head + line
     width = max(40, shutil.get_terminal_size().columns)
-    wrapper = textwrap.TextWrapper(width, f"{topic:<13} ", " " * 16, break_long_words=False)
-    return wrapper.fill(line)
-
-
-def _signals(settings: Settings) -> Iterator[str]:
-    from sidecar.signals.sources import source_for  # noqa: PLC0415
-
-    troubles: list[str] = []
-    source = source_for(settings.watcher, troubles.append)
-    yield f"noticed by {type(source).__name__.lower()}, and looked for every second besides"
-    source.close()
-    yield from troubles
-    try:
-        with open("/proc/sys/fs/inotify/max_user_watches") as file:
-            yield f"inotify watches: at most {int(file.read()):,} directories per user"
-    except (OSError, ValueError):
-        return
-
-
-def _containment(settings: Settings) -> Iterator[str]:
-    from sidecar.agents import containment  # noqa: PLC0415
-
-    report = containment.report(settings.containment)
-    yield f"{report.in_force}" + (" (as set)" if report.forced else "")
-    for name, why in report.why_not_better:
-        yield f"not {name}: {why}"
-    yield f"cannot catch: {report.cannot_catch}"
-
-
-def _agents(root: str) -> Iterator[str]:
-    from sidecar.agents.adapters import ADAPTERS  # noqa: PLC0415
-    from sidecar.catalog import agents  # noqa: PLC0415
-    from sidecar.errors import AgentFailed  # noqa: PLC0415
-
-    listing = agents.listing(root)
-    for agent in listing.agents:
-        adapter = ADAPTERS[agent.definition.adapter]
-        if isinstance(agent.definition.command, str):
-            continue  # the caller says what to run
-        try:
-            assignment = agent.definition.assign(agent.name, {p.name: "" for p in agent.definition.declared})
-            found = adapter.invocation(assignment, cwd=root, environment=os.environ).argv[0]
-        except AgentFailed as error:
-            found = str(error).partition(": ")[2]
-        yield f"{agent.name}: {found}"
-    yield from listing.problems
+    return textwrap.TextWrapper(width, head, " " * 16, break_long_words=False).fill(line)

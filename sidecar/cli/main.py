@@ -3,56 +3,79 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from importlib import import_module
 
-from sidecar import __version__
+from sidecar import __version__, layout
+from sidecar.cli import shortcuts
+from sidecar.cli.commands import COMMANDS, TAKEN
 from sidecar.errors import SidecarError
 
-FAILED = 2  # bad usage, too
-# What each command is for; the module of the same name in this package has it. `stop` and `abort` never come this
-# way: sidecar.__main__ sends them to stop_abort.
-COMMANDS = {
-    "stop": "let the current iteration finish, then end the run",
-    "abort": "end runs now, with every agent and command",
-    "agent": "list agents, or run one: sidecar agent run claude 'fix the build'",
-    "validate": "check workflows: every problem at once, with its place",
-    "schema": "the JSON Schema of workflow files, for editors",
-    "graph": "a picture of a workflow's steps and data",
-    "doctor": "what is in force here, and what it cannot do",
-}
+FAILED, INTERRUPTED = 2, 130  # failed: bad usage, too
 
 
 def main(arguments: list[str]) -> int:
     """Run one command; the result is the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows ASCII only shows `?`, and no traceback
+            stream.reconfigure(errors="replace")
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.command is None:
+    if options.help or options.command is None:
+        parser.epilog = _epilog(options.project)
         parser.print_help()
         return 0
     try:
-        return int(import_module(f"sidecar.cli.{options.command}").main(options.arguments, options.project))
+        command, rest = _meant(options.command, options.arguments, options.project)
+        return int(import_module(f"sidecar.cli.{command.replace('-', '_')}").main(rest, options.project))
     except SidecarError as error:
         print(f"sidecar: {error}", file=sys.stderr)
         return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:  # `… | head`: nobody reads on, and the interpreter must not complain about it at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
-    width = max(map(len, COMMANDS))
-    told = "\n".join(f"  {name:<{width}}  {purpose}" for name, purpose in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="sidecar",
         usage="sidecar [--project DIR] COMMAND ...",
+        add_help=False,
         description="Run AI coding agents unattended, and be able to stop them.",
-        epilog=f"commands:\n{told}\n\n`sidecar COMMAND --help` tells more about one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("-h", "--help", action="store_true", help="show this")
     parser.add_argument("--version", action="version", version=f"sidecar {__version__}")
     parser.add_argument("--project", metavar="DIR", help="the project (default: found from the working directory)")
-    parser.add_argument("command", choices=COMMANDS, nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def _meant(word: str, arguments: list[str], project: str | None) -> tuple[str, list[str]]:
+    """The command and its arguments: a shortcut stands for `flow run NAME` or the like."""
+    if word in TAKEN:
+        return word, arguments
+    known = shortcuts.known(layout.find_root(project, os.environ), TAKEN)
+    if word in known:
+        command, name = known[word]
+        return command, ["run", name, *arguments]
+    from difflib import get_close_matches  # noqa: PLC0415 - only for who mistypes
+
+    near = get_close_matches(word, [*COMMANDS, *known], 3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`sidecar --help` lists them"
+    raise SidecarError(f"unknown command {word!r}; {hint}")
+
+
+def _epilog(project: str | None) -> str:
+    width = max(map(len, COMMANDS))
+    told = ["commands:", *(f"  {name:<{width}}  {purpose}" for name, purpose in COMMANDS.items())]
+    try:
+        told += shortcuts.help_lines(layout.find_root(project, os.environ), TAKEN)
+    except SidecarError as error:  # no project to have any
+        told += ["", str(error)]
+    return "\n".join([*told, "", "`sidecar COMMAND --help` tells more about one."])

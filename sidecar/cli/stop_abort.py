@@ -182,7 +182,8 @@ def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
     timeout_s = float(options["--timeout"]) if "--timeout" in options else None
     signed = trailers.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
     live = target.live_runs()
-    files.write(target.directory, kind, options.get("REASON", options.get("--reason", "")), signed)
+    reason = options.get("REASON", options.get("--reason", ""))
+    files.write(target.directory, kind, reason, signed, inside=target.inside)
     try:
         return _sent(kind, target, options, live=live, signal_id=signed.signal_id or "")
     except KeyboardInterrupt:

@@ -102,15 +102,30 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 def test_the_prompt_goes_in_by_stdin_and_the_answer_comes_out(project: Project) -> None:
-    assert project.script("tr a-z A-Z", prompt="hello\nyou") == (0, "HELLO\nYOU\n", "")
+    assert project.script("tr a-z A-Z", prompt="hello\nyou")[:2] == (0, "HELLO\nYOU\n")
 
 
-def test_what_the_agent_says_to_stderr_stays_on_stderr(project: Project) -> None:
-    assert project.script("echo answer; echo aside >&2") == (0, "answer\n", "aside\n")
+def test_only_the_answer_goes_to_stdout_and_everything_about_it_to_stderr(project: Project) -> None:
+    code, out, err = project.script("echo answer; echo aside >&2")
+    assert (code, out) == (0, "answer\n")
+    lines = [line.partition(" ")[2] for line in err.splitlines()]
+    assert lines[0].startswith("started agent:command, run ")
+    assert "command | aside" in lines
+    assert lines[-1] == "completed"
 
 
-def test_a_failing_agent_is_exit_2_with_its_code(project: Project) -> None:
-    assert project.script("exit 3") == (2, "", "sidecar: failed: it ended with exit code 3\n")
+def test_a_failing_agent_is_exit_2_with_its_code_and_what_it_said(project: Project) -> None:
+    code, out, err = project.script("echo what I have; exit 3", "-q")
+    assert (code, out) == (2, "what I have\n")
+    assert err.startswith("sidecar: failed: agent 'command': it ended with exit code 3; to go on: sidecar resume ")
+    assert err.count("\n") == 1
+
+
+def test_a_program_that_is_not_there_fails_the_run_which_says_so(project: Project) -> None:
+    result = project.run("agent", "run", "command", "-p", 'command=["no-such-program"]', "x", "-q")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "cannot find the program 'no-such-program'" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_json_is_one_object_with_everything(project: Project) -> None:
@@ -119,6 +134,11 @@ def test_json_is_one_object_with_everything(project: Project) -> None:
     assert (code, err) == (0, "")
     assert (run["status"], run["exit_code"], run["ended"], run["survivors"]) == ("completed", 0, "exited", 0)
     assert (run["text"], run["structured"]) == ('{"a": 1}', {"a": 1})
+    assert (run["workflow"], run["state"], run["messages"]) == ("agent:command", {"answer": '{"a": 1}'}, [])
+    assert (run["rung"], run["session_id"], run["cost_usd"]) == ("exited", None, None)
+    assert run["tokens"] == {"input": 0, "output": 0, "cached": 0}
+    assert run["pid"] > 0
+    assert run["duration_s"] > 0
 
 
 def test_quiet_prints_the_final_answer_only(project: Project) -> None:
@@ -141,7 +161,44 @@ def test_an_agent_of_ones_own_is_a_yaml_file(project: Project) -> None:
         ],
     )
     assert project.run("agent", "run", "greeter", "hello", "-p", "loud=true", "you").stdout == "Say hello to you|hi\n"
-    assert project.run("agent", "greeter", "-p", "who=me", "bye").stdout == "Say bye to me|hi\n"
+    assert project.run("agent", "greeter", "-p", "who=me", "bye", "-q").stdout == "Say bye to me|hi\n"
+
+
+# --- a run like any other
+
+
+def test_a_workspace_binds_the_run_and_is_where_the_agent_works(project: Project) -> None:
+    code, out, _ = project.script("pwd", "--workspace", "ws", "--json")
+    run, workspace = json.loads(out), str((project.state / "workspaces" / "ws").resolve())
+    assert (code, run["workspace"], run["text"]) == (0, workspace, workspace)
+
+
+def test_while_it_works_the_status_has_it_and_what_was_interrupted_is_resumed(project: Project) -> None:
+    agent = project.start("touch born; until [ -e go ]; do sleep 0.02; done; echo done")
+    project.wait_for("born")
+    (run,) = json.loads(project.run("status", "--json").stdout)["runs"]
+    assert (run["workflow"], run["status"], run["agents"][0]["name"]) == ("agent:command", "running", "command")
+    agent.send_signal(signal.SIGINT)
+    assert finished(agent)[0] == 130
+    (project.root / "go").touch()
+    resumed = project.run("resume", run["run_id"], "--json")
+    assert (resumed.returncode, json.loads(resumed.stdout)["state"]) == (0, {"answer": "done"})
+
+
+def test_a_detached_agent_goes_on_by_itself(project: Project) -> None:
+    code, run_id, _ = project.script("until [ -e go ]; do sleep 0.02; done; touch did", "--detach", "-q")
+    assert code == 0
+    (project.root / "go").touch()
+    project.wait_for("did")
+    found = project.run("logs", run_id.strip(), "-f").stdout
+    assert "completed" in found
+
+
+def test_a_dry_run_starts_no_agent(project: Project) -> None:
+    code, out, _ = project.script("touch born", "--dry-run")
+    assert code == 0
+    assert "have command do: go" in out
+    assert not (project.root / "born").exists()
 
 
 @pytest.mark.parametrize(
@@ -149,14 +206,11 @@ def test_an_agent_of_ones_own_is_a_yaml_file(project: Project) -> None:
     [
         (["agent", "run", "nobody", "x"], "no such agent: nobody; there is: "),
         (["agent", "run", "claude"], "'prompt' is required"),
-        (["agent", "run", "claude", "one", "two"], "put the text in quotes"),
+        (["agent", "run", "claude", "one", "two"], "a text needs quotes; usage: sidecar agent run claude PROMPT"),
         (["agent", "run", "claude", "x", "-p", "promt=y"], "did you mean 'prompt'?"),
-        (["agent", "run", "command", "-p", "command=[sh", "x"], "command is of type array, as JSON"),
+        (["agent", "run", "command", "-p", "command=[sh", "x"], "command has to be a list in JSON"),
         (["agent", "run", "command", "-p", "command", "x"], "-p takes KEY=VALUE"),
-        (
-            ["agent", "run", "command", "-p", 'command=["no-such-program"]', "x"],
-            "cannot find the program 'no-such-program'",
-        ),
+        (["agent", "run", "command", "x"], "parameter 'command': an argv is a list"),
         (
             ["agent", "run", "command", "--workspace", "none", "-p", 'command=["true"]', "x"],
             "Workspace not found: none",
@@ -170,6 +224,7 @@ def test_bad_input_gets_one_line_that_says_what_would_be_right(
     assert result.returncode == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+    assert not (project.state / "runs").exists()
 
 
 def test_a_tool_that_is_not_installed_says_how_to_point_to_it(project: Project) -> None:
@@ -195,7 +250,7 @@ def test_the_list_shows_built_in_and_own_agents(project: Project, form: str) -> 
         ]
         return
     agents = {agent["name"]: agent for agent in (json.loads if form == "json" else yaml.safe_load)(out)["agents"]}
-    assert agents["reviewer"]["parameters"] == [{"name": "what", "type": "string", "required": True}]
+    assert agents["reviewer"]["parameters"] == [{"name": "what", "type": "string", "required": True, "description": ""}]
     assert agents["command"]["source"] == "builtin"
 
 
@@ -211,12 +266,14 @@ def test_a_broken_definition_is_reported_with_its_place_and_hides_no_other(proje
 
 
 def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: Project) -> None:
-    agent = project.start(DEAF)
+    agent = project.start(DEAF, "-q")
     project.wait_for("born")
     written = project.run("abort", "enough is enough", "--wait")
     assert written.returncode == 0
     assert "survivors: 0" in written.stdout
-    assert finished(agent) == (2, "", "sidecar: aborted: enough is enough\n")
+    code, out, err = finished(agent)
+    assert (code, out) == (2, "")
+    assert err.startswith("sidecar: aborted: enough is enough; to go on: ")
     receipt = json.loads((project.state / ".abort.receipt.json").read_text())
     assert (receipt["state"], receipt["survivors"], receipt["removed"]) == ("applied", 0, True)
     assert len(receipt["processes"]) >= 3
@@ -234,7 +291,9 @@ def test_an_abort_file_works_in_each_place(project: Project, where: str) -> None
         "run": next((project.state / "runs").iterdir()),
     }[where]
     (place / ".abort").touch()
-    assert finished(agent) == (2, "", "sidecar: aborted: Unknown abort reason\n")
+    code, out, err = finished(agent)
+    assert (code, out) == (2, "")
+    assert "aborted: Unknown abort reason" in err
     assert not (place / ".abort").exists()
 
 
@@ -274,7 +333,10 @@ def test_one_interrupt_ends_the_tree_by_the_ladder(project: Project, number: sig
     agent = project.start("trap 'echo bye; exit 0' TERM; touch born; while :; do sleep 0.01; done")
     project.wait_for("born")
     agent.send_signal(number)
-    assert finished(agent)[:2] == (code, "bye\n")
+    found, out, err = finished(agent)
+    assert (found, out) == (code, "")  # what is said by one that is being ended is no answer
+    assert "sidecar: interrupted; to go on: sidecar resume " in err
+    assert "bye" in project.logs()
 
 
 def test_a_second_interrupt_kills_at_once(project: Project) -> None:
@@ -305,21 +367,24 @@ def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_t
         pass
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
-    assert b"TERM" in shown
-    assert b"INT\r\n" not in shown
+    assert b"interrupted; to go on: sidecar resume " in shown
+    assert "TERM" in project.logs()
+    assert "INT" not in project.logs()
 
 
-def test_a_reader_that_goes_away_ends_the_agent_with_one_line(project: Project) -> None:
-    agent = project.start("while :; do echo line; sleep 0.01; done")
+def test_a_reader_that_goes_away_ends_no_agent_and_is_told_where_the_answer_is(project: Project) -> None:
+    agent = project.start("touch born; until [ -e go ]; do sleep 0.02; done; echo answer", "-q")
+    project.wait_for("born")
     assert agent.stdout is not None
     assert agent.stderr is not None
-    assert agent.stdout.readline() == "line\n"
     agent.stdout.close()
-    assert agent.wait(30) == 2
+    (project.root / "go").touch()
+    assert agent.wait(60) == 2
     said = agent.stderr.read()
     agent.stderr.close()
-    assert said == "sidecar: failed: the answer cannot be written (Broken pipe); the agent was ended\n"
-    assert project.tagged() == []
+    assert said.startswith("sidecar: completed, but the result cannot be written: Broken pipe; to read it: sidecar ")
+    command = said.rpartition("; to read it: sidecar ")[2].split()
+    assert json.loads(project.run(*command).stdout)["state"]["answer"] == "answer"
 
 
 @pytest.mark.parametrize("option", ["-q", "--json"])

@@ -1,0 +1,16 @@
+"""`sidecar flow list`: the workflows there are."""
+
+from __future__ import annotations
+
+import os
+
+from sidecar import layout
+from sidecar.catalog import headings
+from sidecar.cli import listed
+
+
+def main(arguments: list[str], project: str | None) -> int:
+    """List; a list that was made before is made again without reading a single workflow."""
+    options = listed.parser("flow", "workflows").parse_args(arguments)
+    rows, problems = headings.rows(layout.find_root(project, os.environ), options.source)
+    return listed.tell("workflows", rows, problems, options)

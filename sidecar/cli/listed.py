@@ -1,0 +1,67 @@
+"""Lists of workflows, agents and prompts: a table for people, JSON or YAML for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OK, FAILED = 0, 2
+_VERBOSE = ("version", "path")  # only for those who ask for more
+_COLUMNS = ("source", "adapter")
+
+
+def parser(command: str, things: str) -> argparse.ArgumentParser:
+    """The options of `sidecar flow list` and its like."""
+    made = argparse.ArgumentParser(prog=f"sidecar {command} list", description=f"List the {things} there are.")
+    made.add_argument("--format", choices=("table", "json", "yaml"), default="table", help="default: table")
+    made.add_argument("-v", "--verbose", action="store_true", help="with parameters, and the file")
+    made.add_argument("--source", metavar="SOURCE", help="only those of: project (local), global (user), builtin")
+    return made
+
+
+def tell(things: str, rows: list[dict[str, Any]], problems: list[str], options: argparse.Namespace) -> int:
+    """Print them; broken files are told on stderr, and hide no other. The exit code."""
+    if not options.verbose:
+        rows = [{name: value for name, value in row.items() if name not in _VERBOSE} for row in rows]
+    if options.format == "json":
+        print(json.dumps({things: rows}, indent=1, ensure_ascii=False))
+    elif options.format == "yaml":
+        import yaml  # noqa: PLC0415
+
+        print(yaml.safe_dump({things: rows}, sort_keys=False, allow_unicode=True), end="")
+    else:
+        _print_table(things, rows, verbose=options.verbose)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return FAILED if problems else OK
+
+
+def parameter_line(parameter: dict[str, Any]) -> str:
+    """One parameter in words."""
+    facts = [parameter["type"]]
+    facts += ["required"] if parameter["required"] and "default" not in parameter else []
+    facts += [f"default {json.dumps(parameter['default'], ensure_ascii=False)}"] if "default" in parameter else []
+    facts += [f"one of {', '.join(map(str, parameter['choices']))}"] if "choices" in parameter else []
+    description = f"  {parameter['description']}" if parameter["description"] else ""
+    return f"{parameter['name']} ({', '.join(facts)}){description}"
+
+
+def _print_table(things: str, rows: list[dict[str, Any]], *, verbose: bool) -> None:
+    if not rows:
+        print(f"no {things}; they are files in .swissarmyhammer/{things}/")
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        columns = " ".join(f"{row[name]:<8}" for name in _COLUMNS if name in row)
+        print(_printable(f"{row['name']:<{width}}  {columns} {row['description']}"))
+        for parameter in row["parameters"] if verbose else ():
+            print(_printable(f"{'':<{width}}  {parameter_line(parameter)}"))
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text).rstrip()

@@ -1,0 +1,37 @@
+"""`sidecar redirect`: have what a run's agents do now done again, with a text added."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from sidecar import layout
+from sidecar.errors import InputError
+
+OK = 0
+
+
+def main(arguments: list[str], project: str | None) -> int:
+    """Leave the text for the run's owner."""
+    parser = argparse.ArgumentParser(
+        prog="sidecar redirect",
+        description="Tell the agents of a live run something: the step that they are at is done again, with the text.",
+    )
+    parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
+    parser.add_argument("text", metavar="TEXT", help="what to say")
+    options = parser.parse_args(arguments)
+    from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
+    from sidecar.engine import steering  # noqa: PLC0415
+    from sidecar.service.looking import standing  # noqa: PLC0415
+    from sidecar.signals.liveness import is_live  # noqa: PLC0415
+
+    root = layout.find_root(project, os.environ)
+    with journal_with(root, options.run) as (_, run):
+        if not is_live(root, run.run_id) or run.driver != "server":
+            raise InputError(
+                f"run {run.run_id} is {standing(root, run)}: there is no agent of ours to redirect; to go on with a "
+                f"word: sidecar resume {run.run_id} --feedback TEXT"
+            )
+    steering.redirect(root, run.run_id, options.text)
+    print(f"left for run {run.run_id}: what its agents do now is done again, with this added")
+    return OK

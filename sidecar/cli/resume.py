@@ -1,0 +1,119 @@
+"""`sidecar resume`: go on with a run, from its last boundary."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from sidecar.errors import DefinitionError, InputError, NotFound
+
+if TYPE_CHECKING:
+    from sidecar.catalog.imports import Definition
+    from sidecar.service.project import Project
+    from sidecar.store.journal import Journal, Run
+
+OK = 0
+
+
+def main(arguments: list[str], project_option: str | None) -> int:
+    """Here, or detached."""
+    options = _parser().parse_args(arguments)
+    from sidecar.cli import detaching, executing  # noqa: PLC0415 - everything that executes a run
+    from sidecar.cli.run_named import journal_with  # noqa: PLC0415
+    from sidecar.service import handing_over  # noqa: PLC0415
+    from sidecar.service import project as projects  # noqa: PLC0415
+    from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
+
+    project = projects.here(project_option)
+    with journal_with(project.root, options.run) as (database, run):
+        if run.status == "completed" and not options.json:
+            print(f"run {run.run_id} was completed before: nothing is done again")
+            return OK
+        if run.status != "completed":
+            journal = Journal_(database)
+            refuse_busy(project, run)
+            definition = _definition(project, journal, run, with_changes=options.with_changes)
+            handing_over.mark(journal, run, project.environment, detached=options.detach)
+    manner = executing.Manner(
+        panel=not options.no_panel, quiet=options.quiet, json=options.json, json_events=options.json_events
+    )
+    if run.status == "completed":
+        return executing.execute(project, run.run_id, manner)
+    if options.detach:
+        return detaching.hand_over(
+            project, run.run_id, manner, feedback=options.feedback, with_changes=definition is not None
+        )
+    return executing.execute(
+        project, run.run_id, manner, executing.Given(feedback=options.feedback, definition=definition)
+    )
+
+
+def refuse_busy(project: Project, run: Run) -> None:
+    """InputError where somebody executes the run now."""
+    from sidecar.signals.liveness import is_live  # noqa: PLC0415
+
+    if is_live(project.root, run.run_id):
+        raise InputError(f"run {run.run_id} is being executed already: sidecar logs {run.run_id} -f")
+    if run.driver == "agent" and run.status == "running":
+        raise InputError(
+            f"run {run.run_id} is driven by an agent; have that one end first (sidecar stop --run {run.run_id})"
+        )
+
+
+def changed(project: Project, journal: Journal, run: Run) -> Definition | None:
+    """The workflow as its files are now, where that is not what the run goes by. They may be broken, or gone."""
+    from sidecar.catalog import workflows  # noqa: PLC0415
+    from sidecar.engine.opened import definition_of  # noqa: PLC0415
+
+    record = definition_of(journal, run)
+    if record["path"].startswith("<"):  # made on the spot: it has no file
+        return None
+    found = workflows.find(project.root, run.workflow)
+    return None if found.record() == record else found
+
+
+def _definition(project: Project, journal: Journal, run: Run, *, with_changes: bool) -> Definition | None:
+    """The changed workflow, where it is wanted; where it is not, it is said that there is one."""
+    try:
+        found = changed(project, journal, run)
+    except (DefinitionError, NotFound) as error:
+        if with_changes:
+            raise
+        _remark(f"the workflow {run.workflow} cannot be read any more ({error}); the run goes on as it began")
+        return None
+    if found is None:
+        return None
+    if not with_changes:
+        _remark(
+            f"the workflow {run.workflow} has changed since the run began ({found.loaded_from}); it goes on with "
+            "the one that it began with, --with-changes takes the new one"
+        )
+        return None
+    from sidecar.service import starting  # noqa: PLC0415
+    from sidecar.state.script import Script  # noqa: PLC0415
+
+    with Script(worker=False) as script:
+        return starting.find(project, run.workflow, script)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sidecar resume",
+        description="Go on with a run that was stopped, paused, aborted or interrupted, or failed. What was completed "
+        "is not done again.",
+        epilog="Exit code: as of `sidecar flow run`.",
+    )
+    parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print the result only")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--json-events", action="store_true", help="print every event as a line of JSON")
+    parser.add_argument("--no-panel", action="store_true", help="lines, also where a live panel could be shown")
+    parser.add_argument("--detach", action="store_true", help="let it run without this terminal")
+    parser.add_argument("--feedback", metavar="TEXT", help="what to say to whoever waits for approval")
+    parser.add_argument("--with-changes", action="store_true", help="go on with the workflow as its file is now")
+    return parser
+
+
+def _remark(text: str) -> None:
+    print(f"sidecar: {text}", file=sys.stderr)

@@ -1,0 +1,257 @@
+"""`sidecar service`: have systemd or launchd keep the project's daemon running."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sidecar import layout
+from sidecar.errors import ConfigError, SidecarError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sidecar.service.units import Command, Definition
+
+OK, FAILED = 0, 2
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LINGER = "/var/lib/systemd/linger"
+
+
+def main(arguments: list[str], project: str | None) -> int:
+    """Do one of the four; the exit code."""
+    options = _parser().parse_args(arguments)
+    root = layout.find_root(project, os.environ)
+    service = _service(root, options)
+    if options.action == "install":
+        return _print(service) if options.print else _install(service, system=options.system)
+    installed = os.path.lexists(service.path)
+    if options.action == "uninstall":
+        if not installed:
+            return _not_installed(service, OK)
+        return _say_uninstall(service) if options.print else _uninstall(service, system=options.system)
+    if not installed:
+        return _not_installed(service, FAILED)
+    if options.action == "status":
+        return _status(service)
+    follow = (service.follow,) if options.follow else ()
+    return _become((*service.log, str(options.lines), *follow, *service.log_file))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sidecar service",
+        usage="sidecar service install|uninstall|status|logs [--user|--system] [--print] [-f] [-n N]",
+        description="Have systemd (on macOS launchd) keep the daemon of this project running. A unit that somebody "
+        "changed by hand is never overwritten or removed without a backup.",
+    )
+    parser.add_argument("action", choices=["install", "uninstall", "status", "logs"], metavar="install|uninstall|…")
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument("--user", action="store_true", help="as one of your own services (default, but for root)")
+    scope.add_argument("--system", action="store_true", help="as one of the system's, as the user who owns the project")
+    parser.add_argument("--print", action="store_true", help="only show what would be written, or done")
+    parser.add_argument("-f", "--follow", action="store_true", help="logs: go on")
+    parser.add_argument("-n", "--lines", metavar="N", type=int, default=100, help="logs: so many lines (100)")
+    return parser
+
+
+# --- what is meant
+
+
+def _service(root: str, options: argparse.Namespace) -> Definition:
+    """The service that was named, or the one that is there, or the one that this person would install."""
+    if not options.user and not options.system:
+        options.system = os.geteuid() == 0
+        if options.action != "install" and not os.path.lexists(_definition(root, system=options.system).path):
+            other = _definition(root, system=not options.system)
+            if os.path.lexists(other.path):
+                options.system = not options.system
+                return other
+    return _definition(root, system=options.system)
+
+
+def _definition(root: str, *, system: bool) -> Definition:
+    from sidecar.service import units  # noqa: PLC0415 - `--help` needs none of this
+
+    person = _account(os.stat(root).st_uid if system else os.geteuid())
+    home = person.pw_dir if system else os.path.expanduser("~")
+    given = units.Installation(
+        root=root,
+        program=_program(),
+        search_path=f"{home}/.local/bin:{_SYSTEM_PATH}" if system else _search_path(),
+        home=home,
+        user=person.pw_name if system else None,
+        uid=person.pw_uid,
+    )
+    if sys.platform == "darwin":
+        from sidecar import config  # noqa: PLC0415
+
+        # Only there does the file depend on the settings: systemd is asked for more time when it is needed.
+        given = replace(given, kill_after_s=config.read(root, os.environ).kill_after_s)
+        return units.launchd(_template(units.LAUNCHD_TEMPLATE), given)
+    return units.systemd(_template(units.SYSTEM_TEMPLATE if system else units.USER_TEMPLATE), given)
+
+
+def _account(uid: int) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        raise SidecarError(f"user {uid} has no account here: a service runs as somebody") from None
+
+
+def _program() -> tuple[str, ...]:
+    """What starts this very sidecar."""
+    script = os.path.join(os.path.dirname(sys.executable), "sidecar")
+    return (script,) if os.path.exists(script) else (sys.executable, "-P", "-m", "sidecar")
+
+
+def _search_path() -> str:
+    """The person's own, but for what means another directory in another place."""
+    return ":".join(filter(os.path.isabs, os.environ.get("PATH", "").split(":"))) or _SYSTEM_PATH
+
+
+def _template(name: str) -> str:
+    from sidecar.catalog.naming import builtin_directory  # noqa: PLC0415
+
+    with open(os.path.join(builtin_directory("systemd"), name), encoding="utf-8") as file:
+        return file.read()
+
+
+# --- what is done
+
+
+def _print(service: Definition) -> int:
+    print(service.text, end="")
+    print(f"{service.path} would have this in it; then:", file=sys.stderr)
+    for command in service.start:
+        print(f"  {' '.join(command)}", file=sys.stderr)
+    return OK
+
+
+def _install(service: Definition, *, system: bool) -> int:
+    from sidecar.cli.file_change import FileChange  # noqa: PLC0415
+    from sidecar.service.units import is_untouched  # noqa: PLC0415
+
+    change = FileChange.of(service.path, lambda _: service.text)
+    changed = change.before != change.after
+    _reach(service, system=system)
+    for directory in service.directories:
+        os.makedirs(directory, exist_ok=True)
+    backup = change.write()
+    if backup is not None and is_untouched(change.before or ""):
+        os.unlink(backup)  # nobody's work: we can write it again at any time
+    elif backup is not None:
+        print(f"it was changed by hand, or is not ours: what was there is in {backup}")
+    print(f"{service.path}: {'stays as it is' if not changed else 'new' if change.before is None else 'renewed'}")
+    running = _runs(service.is_running, quiet=True)
+    if system and service.user == "root":
+        print("the project belongs to root, and so its agents will run as root; give it to somebody else if you can")
+    if running and changed:
+        print("the daemon is restarted: its runs are interrupted, and resumed by the new one")
+    if not all(map(_runs, service.start if not running else service.renew if changed else service.keep)):
+        print("sidecar: it did not start: `sidecar service logs` tells why", file=sys.stderr)
+        return FAILED
+    print(f"{service.name} runs, and will at every start of {'the machine' if system else 'your session'}")
+    if not system and sys.platform != "darwin" and not os.path.exists(f"{_LINGER}/{_account(os.geteuid()).pw_name}"):
+        print("it ends when you log out, unless you say once: loginctl enable-linger")
+    return OK
+
+
+def _say_uninstall(service: Definition) -> int:
+    for command in (*service.end, ("rm", service.path), *service.forget):
+        print(" ".join(command))
+    return OK
+
+
+def _uninstall(service: Definition, *, system: bool) -> int:
+    from sidecar.cli.file_change import FileChange  # noqa: PLC0415
+    from sidecar.service.units import is_untouched  # noqa: PLC0415
+
+    before = FileChange.of(service.path, lambda text: text).before or ""
+    _reach(service, system=system)
+    if not all(map(_runs, service.end)) and _runs(service.is_running, quiet=True):
+        print("sidecar: it could not be ended, and stays installed", file=sys.stderr)
+        return FAILED
+    if is_untouched(before):
+        os.unlink(service.path)
+        print(f"{service.path}: removed")
+    else:
+        aside = f"{service.path}.backup-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        os.rename(service.path, aside)
+        print(f"{service.path} was changed by hand, or is not ours: it is {aside} now")
+    for command in service.forget:
+        _runs(command, quiet=True)
+    for directory in service.tidy:
+        try:
+            os.rmdir(directory)
+        except OSError:  # somebody else has something there, or it never was
+            pass
+    if service.drop_ins is not None and os.path.isdir(service.drop_ins):
+        print(f"{service.drop_ins} is yours, and stays")
+    return OK
+
+
+def _status(service: Definition) -> int:
+    from sidecar.cli.file_change import FileChange  # noqa: PLC0415
+    from sidecar.service.units import is_untouched  # noqa: PLC0415
+
+    change = FileChange.of(service.path, lambda _: service.text)
+    if not is_untouched(change.before or ""):
+        told = "changed by hand, or not ours"
+    elif change.before != change.after:
+        told = "not what this sidecar would write: `sidecar service install` renews it"
+    else:
+        told = "as installed"
+    print(f"{service.path}: {told}", flush=True)
+    return OK if _runs(service.status) else FAILED
+
+
+def _not_installed(service: Definition, code: int) -> int:
+    print(f"{service.name} is not installed; `sidecar service install` does that")
+    return code
+
+
+def _reach(service: Definition, *, system: bool) -> None:
+    """Before anything is changed: whether the manager can be talked to, by us."""
+    if system and os.geteuid() != 0:
+        raise SidecarError("only root can change services of the system: use sudo, or --user")
+    if _runs(service.reach, quiet=True):
+        return
+    if sys.platform != "darwin" and not os.path.isdir("/run/systemd/system"):
+        raise SidecarError("systemd does not run here; let what does keep `sidecar daemon` running")
+    if system:
+        raise SidecarError(f"it cannot be talked to: `{' '.join(service.reach)}` fails")
+    raise SidecarError(
+        f"you have no service manager here: `{' '.join(service.reach)}` fails. A full login has one (not `su` or "
+        "`sudo -u`), and so has who said `loginctl enable-linger`; else use --system"
+    )
+
+
+def _runs(command: Command, *, quiet: bool = False) -> bool:
+    """Run one of their own tools, and wait for it: whether it succeeded. What it has to say, it says itself."""
+    silence = [(os.POSIX_SPAWN_OPEN, target, os.devnull, os.O_WRONLY, 0) for target in (1, 2)] if quiet else []
+    sys.stdout.flush()
+    try:
+        pid = os.posix_spawnp(command[0], command, _environment(), file_actions=silence)
+    except OSError as error:
+        raise ConfigError(f"cannot start {command[0]}: {error.strerror}") from None
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _become(command: Command) -> int:
+    try:
+        os.execvpe(command[0], command, _environment())  # noqa: S606 - one of theirs, and no shell
+    except OSError as error:
+        raise ConfigError(f"cannot start {command[0]}: {error.strerror}") from None
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the way to one's own manager, which a shell without a login (cron) does not know."""
+    runtime = f"/run/user/{os.geteuid()}"
+    given: Iterable[tuple[str, str]] = [("XDG_RUNTIME_DIR", runtime)] if os.path.isdir(runtime) else []
+    return {**dict(given), **os.environ}

@@ -1,0 +1,39 @@
+"""The live panel of a run in the foreground: whether there is to be one, and what it knows before the first event."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from sidecar.display.progress import Progress
+from sidecar.display.tty import can_show_panel
+from sidecar.model.run import RunEvent
+from sidecar.service import workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sidecar.display.live import Panel
+    from sidecar.store.journal import Journal
+
+_SCREEN = 1
+
+
+def is_possible(environment: Mapping[str, str]) -> bool:
+    """Whether standard output is a terminal that can show one."""
+    return can_show_panel(_SCREEN, environment)
+
+
+def panel(journal: Journal, run_id: str, *, keys: bool) -> Panel:
+    """The panel of a run. `keys`: whether the key `s` is heard."""
+    from sidecar.display.live import Panel  # noqa: PLC0415 - rich, only for who sees it
+
+    run = journal.run(run_id)
+    progress = Progress(
+        workflow=run.workflow, workspace=os.path.basename(run.workspace or ""), mode=workspaces.mode(run) or ""
+    )
+    if run.start:  # what it took and cost before counts; what it said then was read then
+        for event in journal.events(run_id):
+            progress.hear(RunEvent(event.run_id, event.kind, event.at, event.data, event.seq))
+        progress.notes.clear()
+    return Panel(progress, keys=keys)

@@ -1,0 +1,178 @@
+"""`sidecar status`: the runs of a project, or everything about one of them, whoever executes it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from sidecar import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OK = 0
+_EVERY_S = 1.0
+_MOST_ROWS = 20
+_CLEAR = "\033[H\033[J"
+_HEADINGS = ("RUN", "STATUS", "WORKFLOW", "STEP", "ITERATION", "AGE", "REASON")
+
+
+def main(arguments: list[str], project: str | None) -> int:
+    """Look once, or again every second."""
+    options = _parser().parse_args(arguments)
+    root = layout.find_root(project, os.environ)
+    look = _one(root, options.run) if options.run else _all(root, everything=options.all or options.json)
+    try:
+        while True:
+            found, goes_on = look()
+            _show(found, options)
+            if not options.watch or not goes_on:
+                return OK
+            time.sleep(_EVERY_S)
+    except KeyboardInterrupt:
+        if not options.watch:
+            raise
+        return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sidecar status", description="The runs of the project, newest first, or everything about one of them."
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="its id, or the beginning of it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--watch", action="store_true", help="look again every second: at one run until it ends")
+    parser.add_argument("--all", action="store_true", help=f"more than the newest {_MOST_ROWS}")
+    return parser
+
+
+def _show(found: dict[str, Any], options: argparse.Namespace) -> None:
+    if options.json:
+        told = {"runs": found["runs"]}
+        print(json.dumps(told, indent=None if options.watch else 1, ensure_ascii=False), flush=True)
+        return
+    now = time.time()
+    lines = _details(found, now) if options.run else _table(found["runs"], found["more"], now)
+    clear = _CLEAR if options.watch and sys.stdout.isatty() else ""
+    print(clear + "\n".join(_fitted(lines)), flush=True)
+
+
+def _all(root: str, *, everything: bool) -> Callable[[], tuple[dict[str, Any], bool]]:
+    from sidecar.cli.run_named import journal_of  # noqa: PLC0415 - SQLite
+    from sidecar.service import looking  # noqa: PLC0415
+
+    def look() -> tuple[dict[str, Any], bool]:
+        with journal_of(root) as database:
+            limit = None if everything else _MOST_ROWS + 1
+            runs = looking.statuses(database, root, limit=limit) if database is not None else []
+        shown = runs if everything else runs[:_MOST_ROWS]
+        return {"runs": [_true(run) for run in shown], "more": len(runs) > len(shown)}, True
+
+    return look
+
+
+def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
+    from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
+    from sidecar.engine import run_log  # noqa: PLC0415
+    from sidecar.model import run as kinds  # noqa: PLC0415
+    from sidecar.service import looking  # noqa: PLC0415
+    from sidecar.store.journal import Journal  # noqa: PLC0415
+
+    def look() -> tuple[dict[str, Any], bool]:
+        with journal_with(root, text) as (database, run):
+            found = _true(looking.status(database, root, run))
+            events = Journal(database).events(run.run_id)
+        spent = [event.data for event in events if event.kind == kinds.SPENT]
+        costs = [one["cost_usd"] for one in spent if one.get("cost_usd") is not None]
+        found["cost_usd"] = sum(costs) if costs else None
+        found["tokens"] = sum(one.get("tokens") or 0 for one in spent)
+        lines = [run_log.line(event) for event in events[-40:]]  # type: ignore[arg-type]
+        last = [line for line in lines if line is not None][-10:]
+        return {"runs": [found], "last": last}, found["status"] in ("running", "pending")
+
+    return look
+
+
+def _true(run: dict[str, Any]) -> dict[str, Any]:
+    """An owner that died left no agent behind, though the journal could not be told."""
+    return run | {"agents": []} if run["status"] == "interrupted" else run
+
+
+def _table(runs: list[dict[str, Any]], more: bool, now: float) -> list[str]:
+    if not runs:
+        return ["no runs yet: sidecar flow run NAME"]
+    rows = [_HEADINGS, *(_row(run, now) for run in runs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
+    lines = [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:-1], widths, strict=True)), row[-1]])
+        for row in rows
+    ]
+    return [*lines, "and older ones: --all"] if more else lines
+
+
+def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
+    cells = (run["run_id"], run["status"], run["workflow"], run["step"] or "-", str(run["iteration"] or "-"))
+    return (*cells, _age(run["started_at"], now), run["reason"])
+
+
+def _details(found: dict[str, Any], now: float) -> list[str]:
+    run = found["runs"][0]
+    facts = [
+        ("run", run["run_id"]),
+        ("workflow", run["workflow"]),
+        ("workspace", run["workspace"]),
+        ("status", run["status"] + (f": {run['reason']}" if run["reason"] else "")),
+        ("step", run["step"]),
+        ("iteration", run["iteration"]),
+        ("started", f"{run['started_at']}, {_age(run['started_at'], now)} ago"),
+        ("ended", f"{run['ended_at']}, {_age(run['ended_at'], now)} ago" if run["ended_at"] else None),
+        ("limit", run["limit"]),
+        ("cost", f"{run['cost_usd']:.4f} USD" if run["cost_usd"] is not None else None),
+        ("tokens", run["tokens"] or None),
+    ]
+    lines = [f"{name + ':':<11}{value}" for name, value in facts if value is not None]
+    lines += [
+        f"{'agent:':<11}{agent['name']}, pid {agent['pid']}, for {_age(agent['started_at'], now)}"
+        for agent in run["agents"]
+    ]
+    lines += [
+        f"{'signal:':<11}{signal['signal']} since {signal['since']}: {signal['reason']} ({signal['path']})"
+        for signal in run["signals"]
+    ]
+    lines += _waits(run)
+    return [*lines, "last events:", *(f"  {line}" for line in found["last"])] if found["last"] else lines
+
+
+def _waits(run: dict[str, Any]) -> list[str]:
+    waits = run["waits"]
+    if not waits:
+        return []
+    if "prompt" in waits:
+        choices = f" (one of {', '.join(map(str, waits['choices']))})" if waits.get("choices") else ""
+        return [f"{'asks:':<11}{waits['prompt']}{choices}", f"{'':<11}sidecar answer {run['run_id']} VALUE"]
+    lines = [f"{'submits:':<11}{waits.get('stage')}", f"{'':<11}sidecar resume {run['run_id']} --feedback TEXT"]
+    output = waits.get("output")
+    text = output if isinstance(output, str) else json.dumps(output, indent=1, ensure_ascii=False)
+    return [*lines, *(f"  | {line}" for line in text.splitlines())]
+
+
+def _age(moment: str, now: float) -> str:
+    from datetime import datetime  # noqa: PLC0415
+
+    from sidecar.display.words import duration  # noqa: PLC0415
+
+    return duration(now - datetime.fromisoformat(moment).timestamp())
+
+
+def _fitted(lines: list[str]) -> list[str]:
+    """As a terminal can show them: nothing in them acts, and none is longer than a line."""
+    shown = ["".join(one if one.isprintable() else " " for one in line).rstrip() for line in lines]
+    if not sys.stdout.isatty():
+        return shown
+    width = shutil.get_terminal_size().columns
+    return [line if len(line) <= width else line[: width - 1] + "…" for line in shown]

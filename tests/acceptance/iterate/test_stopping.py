@@ -1,0 +1,93 @@
+"""Graceful stop of an iteration loop by file and by command: it ends after the iteration, and never in one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.acceptance.iterate.conftest import Project
+
+
+def test_a_stop_file_lets_the_iteration_finish_and_then_ends_the_run_which_can_be_resumed(project: Project) -> None:
+    process = project.iterate()
+    project.wait_for_turn()
+    (project.workspace / ".stop").write_text("Tests are red\n")
+    project.until(lambda: _requested(project))
+    project.report(progress={"completed": 1, "total": 2})
+    code, out, err = project.finished(process)
+    run = project.last()
+    assert (code, run.status, run.reason, project.turns()) == (0, "stopped", "Tests are red", 1)
+    assert "stop requested, after this iteration, by file" in out
+    assert f"to go on: sidecar resume {run.run_id}" in err
+    assert not (project.workspace / ".stop").exists()
+    receipt = json.loads((project.workspace / ".stop.receipt.json").read_text())
+    assert (receipt["state"], receipt["runs"]) == ("applied", [{"run_id": run.run_id, "status": "stopped"}])
+    resumed = project.start("resume", run.run_id)
+    project.report(complete=True)
+    assert project.finished(resumed)[0] == 0
+    assert [event.data["iteration"] for event in project.events("iteration")] == [1, 2]
+
+
+def test_a_stop_file_that_is_deleted_in_time_is_a_cancelled_stop(project: Project) -> None:
+    process = project.iterate()
+    project.wait_for_turn()
+    (project.workspace / ".stop").touch()
+    project.until(lambda: _requested(project))
+    (project.workspace / ".stop").unlink()
+    project.report(worked=True)
+    project.report(complete=True)
+    code, out, _ = project.finished(process)
+    assert (code, project.last().status, project.turns()) == (0, "completed", 2)
+    assert "stop cancelled" in out
+
+
+def test_the_stop_command_says_what_it_did_and_stops_the_loop(project: Project) -> None:
+    process = project.iterate()
+    project.wait_for_turn()
+    code, out, _ = project.run("stop", "my-task", "--reason", "enough for today")
+    assert code == 0
+    assert "Stop signal sent to workspace: my-task" in out
+    assert "Workspace will stop after current iteration completes" in out
+    project.report(worked=True)
+    code, _, err = project.finished(process)
+    assert (code, project.last().status, project.turns()) == (0, "stopped", 1)
+    assert "enough for today" in err
+
+
+def test_a_stop_file_from_before_prevents_the_first_iteration_and_is_gone_then(project: Project) -> None:
+    (project.workspace / ".stop").write_text("not today\n")
+    code, _, err = project.finished(project.iterate())
+    assert (code, project.last().status, project.turns()) == (0, "stopped", 0)
+    assert "was there before the first step" in err
+    assert "not today" in err
+    assert "sidecar stop --cancel" in err
+    process = project.iterate()
+    project.report(complete=True)
+    assert project.finished(process)[0] == 0
+
+
+def test_a_stop_in_the_last_iteration_does_not_meet_the_next_run(project: Project) -> None:
+    process = project.iterate()
+    project.wait_for_turn()
+    (project.workspace / ".stop").touch()
+    project.report(complete=True)
+    assert project.finished(process)[0] == 0
+    assert not (project.workspace / ".stop").exists()
+
+
+def test_an_abort_file_ends_the_agent_in_the_middle_of_its_iteration(project: Project) -> None:
+    process = project.iterate()
+    project.wait_for_turn()
+    (project.workspace / ".abort").write_text("the wrong branch\n")
+    code, _, _ = project.finished(process)
+    assert (code, project.last().status, project.last().reason) == (2, "aborted", "the wrong branch")
+    receipt = json.loads((project.workspace / ".abort.receipt.json").read_text())
+    assert (receipt["state"], receipt["survivors"]) == ("applied", 0)
+    assert receipt["processes"]
+
+
+def _requested(project: Project) -> bool:
+    """The owner has seen the stop: it said so in the run's log."""
+    log = project.state / "runs" / project.last().run_id / "run.log"
+    return "stop requested" in log.read_text()

@@ -1,0 +1,333 @@
+"""`sidecar daemon`: what it executes, what it resumes, what it ends, and what it survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import psutil
+import pytest
+import yaml
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from sidecar.agents import socket_path
+
+if TYPE_CHECKING:
+    from tests.acceptance.owners.conftest import Daemon, Project
+
+DEADLINE_S = 60.0
+IsLive = Callable[[str], bool]
+# Is at work until somebody makes the file `go`, and says where it is.
+WORKING = "echo $$ >> begun; until test -e go; do sleep 0.05; done; echo done >> ended"
+
+
+@pytest.fixture
+def working(project: Project) -> Project:
+    """A project whose workflow `work` works until it is let go."""
+    project.workflow("work", {"id": "a", "type": "shell_command", "command": WORKING})
+    return project
+
+
+def test_a_project_has_one_daemon(project: Project) -> None:
+    daemon = project.daemon()
+    assert f"has a daemon already: process {daemon.process.pid}" in project.run("daemon", code=2)
+    mode = (project.own / "sidecar.sock").stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == stat.S_IMODE((project.own / "handover.sock").stat().st_mode) == 0o600
+    assert daemon.end() == 0
+    assert not (project.own / "sidecar.sock").exists()
+    assert not (project.own / "handover.sock").exists()
+
+
+@pytest.mark.anyio
+async def test_the_sockets_of_a_daemon_that_was_killed_are_replaced(project: Project) -> None:
+    project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
+    project.daemon().end(signal.SIGKILL)
+    assert (project.own / "sidecar.sock").exists()
+    # Nobody answers there: what is handed over goes to an owner of its own.
+    project.until_status(project.detached("quick"), "completed")
+    daemon = project.daemon()
+    async with project.client("2026-07-28") as client:
+        result = await client.call_tool("flow", {"flow_name": "quick"})
+    assert (result.structured_content or {})["status"] == "completed"
+    assert project.owner((result.structured_content or {})["run_id"]) == daemon.process.pid
+
+
+def test_what_is_handed_over_is_executed_by_the_daemon_in_the_environment_of_its_client(working: Project) -> None:
+    working.workflow("tell", {"id": "a", "type": "shell_command", "command": "echo $WHOSE > whose"})
+    working.environment["WHOSE"] = "the daemon's"
+    daemon = working.daemon()
+    working.environment["WHOSE"] = "the client's"
+    told = working.detached("tell")
+    working.until_status(told, "completed")
+    assert (working.root / "whose").read_text() == "the client's\n"
+    work = working.detached("work")
+    assert working.owner(work) == daemon.process.pid
+    (working.root / "go").touch()
+    working.until_status(work, "completed")
+
+
+def test_at_its_end_runs_are_interrupted_and_the_next_daemon_resumes_them(working: Project, is_live: IsLive) -> None:
+    daemon = working.daemon()
+    run_id = working.detached("work")
+    working.until_file("begun")
+    assert daemon.end() == 0
+    assert working.only_run()["status"] == "interrupted"
+    assert [ended["reason"] for ended in working.events(run_id, "agent_ended")] == ["shutdown"]
+    assert not working.processes()
+    after = working.daemon()
+    working.until(lambda: len((working.root / "begun").read_text().split()) == 2)
+    assert is_live(run_id)
+    (working.root / "go").touch()
+    working.until_status(run_id, "completed")
+    assert (working.root / "ended").read_text() == "done\n"
+    assert f"resumed run {run_id}" in after.said
+    assert [told["status"] for told in working.events(run_id, "run_ended")] == ["interrupted", "completed"]
+
+
+def test_a_daemon_that_is_killed_leaves_no_agent_and_its_runs_are_resumed(working: Project) -> None:
+    daemon = working.daemon()
+    run_id = working.detached("work")
+    (worker,) = map(int, working.until_file("begun").read_text().split())
+    daemon.end(signal.SIGKILL)
+    working.until(lambda: worker not in {process.pid for process in working.processes()})
+    working.daemon()
+    working.until(lambda: len((working.root / "begun").read_text().split()) == 2)
+    (working.root / "go").touch()
+    working.until_status(run_id, "completed")
+    reasons = [told["reason"] for told in working.events(run_id, "run_ended")]
+    assert reasons[0] == "its owner died"
+
+
+def test_it_does_not_resume_what_was_stopped_or_aborted_or_begun_in_a_terminal(working: Project) -> None:
+    steps = [
+        {"id": "a", "type": "shell_command", "command": "echo $$ >> begun; until test -e go-a; do sleep 0.05; done"},
+        {"id": "b", "type": "shell_command", "command": "touch b"},
+    ]
+    working.workflow("two", *steps)
+    first = working.daemon()
+    stopped = working.detached("two")
+    working.until_file("begun")
+    working.run("stop", "--run", stopped)
+    (working.root / "go-a").touch()
+    working.until_status(stopped, "stopped")
+    aborted = working.detached("work")
+    working.run("abort", "enough", "--run", aborted, "--wait")
+    terminal = working.start("flow", "run", "work")
+    working.until(lambda: len((working.root / "begun").read_text().split()) == 3)
+    terminal.send_signal(signal.SIGINT)
+    assert terminal.wait(DEADLINE_S) == 130
+    (begun,) = [run["run_id"] for run in working.runs() if run["status"] == "interrupted"]
+    first.end()
+    second = working.daemon()  # it is ready when all that is to be resumed runs
+    assert "resumed" not in second.said
+    statuses = {run["run_id"]: run["status"] for run in working.runs()}
+    assert statuses == {stopped: "stopped", aborted: "aborted", begun: "interrupted"}
+
+
+def test_an_abort_that_came_meanwhile_ends_what_would_be_resumed(working: Project) -> None:
+    daemon = working.daemon()
+    run_id = working.detached("work")
+    working.until_file("begun")
+    daemon.end()
+    working.run("abort", "not any more")
+    working.daemon()
+    assert working.only_run()["status"] == "aborted"
+    receipt = json.loads((working.own / ".abort.receipt.json").read_text())
+    assert receipt["runs"] == [{"run_id": run_id, "status": "aborted"}]
+    assert not (working.own / ".abort").exists()
+
+
+@pytest.mark.anyio
+async def test_an_abort_ends_an_idle_run_that_an_agent_drives(project: Project, era: str) -> None:
+    project.workflow("steps", {"id": "a", "type": "agent", "prompt": "do it"})
+    project.daemon()
+    async with project.client(era) as client:
+        started = await client.call_tool("workflow_start", {"workflow": "steps"})
+        run_id = (started.structured_content or {})["workflow_id"]
+        await client.call_tool("workflow_get_next_step", {"workflow_id": run_id})
+        (project.own / "runs" / run_id / ".abort").write_text("a person changed her mind\n")
+        project.until_status(run_id, "aborted")
+        after = await client.call_tool("workflow_get_next_step", {"workflow_id": run_id})
+    assert after.structured_content == {"step": None, "status": "aborted", "reason": "a person changed her mind"}
+    assert not (project.own / "runs" / run_id / ".abort").exists()
+
+
+def test_settings_are_read_again_on_sighup_and_wrong_ones_are_not_taken(project: Project) -> None:
+    for name in ("one", "two"):
+        content = {"description": name, "adapter": "command", "command": ["sh", "-c", f"cat >/dev/null; echo {name}"]}
+        (project.own / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    project.workflow(
+        "ask",
+        {"id": "a", "type": "agent", "prompt": "who?", "state_update": {"path": "raw.who"}},
+        {"id": "b", "type": "shell_command", "command": "echo {{ who }} >> who"},
+        state_schema={"raw": {"who": "string"}},
+    )
+    (project.own / "config.yaml").write_text("default_agent: one\n")
+    daemon = project.daemon()
+    project.until_status(project.detached("ask"), "completed")
+    (project.own / "config.yaml").write_text("default_agent: two\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.until_said("read the settings")
+    project.until_status(project.detached("ask"), "completed")
+    (project.own / "config.yaml").write_text("default_agnet: three\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.until_said("stay as they were")
+    (project.own / "config.yaml").write_text("default_agent: two\n")  # for the client, who reads them, too
+    project.until_status(project.detached("ask"), "completed")
+    assert (project.root / "who").read_text().split() == ["one", "two", "two"]
+
+
+@pytest.mark.anyio
+async def test_several_projects_have_one_process_and_one_that_cannot_be_served_harms_no_other(
+    working: Project, tmp_path: Path
+) -> None:
+    other = type(working)(tmp_path / "other")
+    other.workflow("quick", {"id": "a", "type": "shell_command", "command": "pwd > here"})
+    broken = tmp_path / "broken"
+    (broken / ".swissarmyhammer").mkdir(parents=True)
+    (broken / ".swissarmyhammer" / "sidecar.db").write_text("no database")
+    roots = (working.root, other.root, broken)
+    daemon = working.daemon(*(word for root in roots for word in ("--project", str(root))))
+    for root in roots[:2]:
+        daemon.until_said(f"the daemon of {root} is process")
+    daemon.until_said(str(broken / ".swissarmyhammer" / "sidecar.db"))
+    first, second = working.detached("work"), other.detached("quick")
+    assert working.owner(first) == other.owner(second) == daemon.process.pid
+    other.until_status(second, "completed")
+    assert (other.root / "here").read_text().strip() == str(other.root)
+    async with other.client("2026-07-28") as client:
+        told = (await client.call_tool("workflow_status", {})).structured_content or {}
+    assert [run["run_id"] for run in told["runs"]] == [second]
+    assert daemon.end() == 0
+    assert working.only_run()["status"] == "interrupted"
+
+
+def test_the_projects_may_be_a_setting(working: Project, tmp_path: Path) -> None:
+    other = type(working)(tmp_path / "other")
+    settings = Path(os.environ["HOME"]) / ".config" / "sidecar" / "config.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(yaml.safe_dump({"projects": [str(working.root), str(other.root)]}))
+    daemon = working.daemon()
+    for each in (working, other):
+        daemon.until_said(f"the daemon of {each.root} is process")
+
+
+def _socket(daemon: Daemon) -> socket.socket:
+    connected = socket_path.connect(str(daemon.project.own / "sidecar.sock"))
+    connected.settimeout(DEADLINE_S)
+    return connected
+
+
+@pytest.mark.anyio
+async def test_it_survives_what_clients_do(working: Project) -> None:
+    daemon = working.daemon()
+    for _ in range(200):
+        with _socket(daemon) as connected:
+            connected.sendall(b'{"half a ')
+    with _socket(daemon) as garbage:
+        garbage.sendall(bytes(range(256)) * 50 + b"\n" + b"[" * 100_000 + b"\n")
+    with socket_path.connect(str(working.own / "handover.sock")) as garbage:
+        garbage.sendall(b"[" * 100_000 + b"\n")
+        assert garbage.recv(1) == b""
+    with socket_path.connect(str(working.own / "handover.sock")) as wrong:
+        wrong.sendall(b'["no run"]\n')
+        assert "error" in json.loads(wrong.makefile().readline())
+    # One dies in the middle of its call: its run goes on.
+    call = {"name": "flow", "arguments": {"flow_name": "work"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    with _socket(daemon) as dying:
+        dying.sendall(
+            b"".join(
+                json.dumps(message).encode() + b"\n"
+                for message in (
+                    {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello},
+                    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+                    request,
+                )
+            )
+        )
+        working.until_file("begun")
+    async with working.client("legacy") as client:
+        (run,) = ((await client.call_tool("workflow_status", {})).structured_content or {})["runs"]
+        assert run["status"] == "running"
+        (working.root / "go").touch()
+        working.until_status(run["run_id"], "completed")
+    working.until(lambda: psutil.Process(daemon.process.pid).num_fds() < 60)
+
+
+@pytest.mark.anyio
+async def test_http_is_served_too_and_beyond_this_machine_only_with_a_token(project: Project) -> None:
+    project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
+    assert "needs a token" in project.run("daemon", "--http", "0.0.0.0:0", code=2)
+    assert "takes HOST:PORT" in project.run("daemon", "--http", "here", code=2)
+    daemon = project.daemon("--http", "0")
+    (address,) = re.findall(r"MCP at ([^\s\"]+)", daemon.said)
+    with anyio.fail_after(DEADLINE_S):
+        async with Client(streamable_http_client(address)) as client:
+            result = await client.call_tool("flow", {"flow_name": "quick"})
+    assert (result.structured_content or {})["status"] == "completed"
+
+
+def test_old_runs_go_with_their_directories(project: Project) -> None:
+    project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
+    for _ in range(3):
+        project.run("flow", "run", "quick")
+    newest = project.runs()[0]["run_id"]
+    (project.own / "config.yaml").write_text("keep_runs: 1\n")
+    project.daemon()
+    project.until(lambda: os.listdir(project.own / "runs") == [newest])
+    assert [run["run_id"] for run in project.runs()] == [newest]
+
+
+@pytest.mark.anyio
+async def test_a_project_may_lie_deeper_than_a_socket_address_is_long(tmp_path: Path, working: Project) -> None:
+    deep = type(working)(tmp_path.joinpath(*["a-directory-with-a-long-name"] * 5, "project"))
+    answers = ("workflow_status", {"workflow_id": "$RUN"})
+    deep.calling_agent("caller", "once", "answer", answers)
+    deep.workflow("work", {"id": "a", "type": "agent", "agent": "caller", "prompt": "go"})
+    daemon = deep.daemon()
+    try:
+        run_id = deep.detached("work")
+        deep.until_status(run_id, "completed")
+        assert deep.owner(run_id) == daemon.process.pid
+        (line,) = (deep.root / "answer").read_text().splitlines()
+        told: dict[str, Any] = json.loads(line)
+        assert told["structuredContent"]["runs"][0]["status"] == "running"
+    finally:
+        deep.close()
+
+
+@pytest.mark.anyio
+async def test_a_question_is_answered_through_the_daemon_and_a_stage_by_whoever_knows_the_run(
+    project: Project,
+) -> None:
+    project.workflow(
+        "ask",
+        {"id": "a", "type": "user_input", "prompt": "which?", "state_update": {"path": "raw.which"}},
+        {"id": "b", "type": "shell_command", "command": f"echo {{{{ which }}}} > which; {WORKING}"},
+        state_schema={"raw": {"which": "string"}},
+    )
+    project.daemon()
+    async with project.client("legacy") as client:
+        asked = (await client.call_tool("flow", {"flow_name": "ask"})).structured_content or {}
+        assert asked["status"] == "paused"
+        run_id = asked["run_id"]
+        answered = await client.call_tool("workflow_resume", {"workflow_id": run_id, "answer": "that one"})
+        assert not answered.is_error
+        assert project.until_file("which").read_text() == "that one\n"
+        project.until_file("begun")
+        gate = {"stage": "half", "output": "so far", "run_id": run_id}
+        submitted = await client.call_tool("stage_gate", gate)
+        assert (submitted.structured_content or {})["pause_required"] is True
+        assert project.until_status(run_id, "paused")["waits"]["stage"] == "half"

@@ -1,0 +1,109 @@
+"""`--detach` and `logs`: a run that outlives the command that began it, and is followed from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from tests.acceptance.runs.conftest import Flows
+
+
+def owner(flows: Flows, run_id: str) -> int:
+    return int((flows.directory(run_id) / "lock").read_text().split("\n")[0])
+
+
+def test_a_detached_run_goes_on_by_itself_and_its_log_is_followed_to_the_end(flows: Flows) -> None:
+    code, out, err = flows.run("flow", "run", "counting", "--detach")
+    run_id = flows.runs()[0].run_id
+    assert (code, err) == (0, "")
+    assert f"sidecar logs {run_id} -f" in out
+    process = psutil.Process(owner(flows, run_id))
+    assert os.getsid(process.pid) not in (os.getsid(0), 0)
+    assert process.ppid() != os.getpid()
+    flows.wait_for("at-0")
+    following = flows.start_into("followed", "logs", run_id, "-f")
+    events = flows.start("logs", run_id, "-f", "--json")
+    flows.until(lambda: any("started counting" in line for line in flows.lines("followed")))
+    flows.touch("go")
+    assert flows.finished(following)[0] == 0
+    lines = flows.lines("followed")
+    assert lines[-1].endswith(" completed")
+    assert sum("iteration" in line for line in lines) == 3
+    kinds = [json.loads(line)["kind"] for line in flows.finished(events)[1].splitlines()]
+    assert (kinds[0], kinds[-1]) == ("run_started", "run_ended")
+    assert (flows.directory(run_id) / "run.log").read_text().splitlines() == lines
+    flows.until(lambda: flows.tagged() == [])
+
+
+def test_a_detached_run_keeps_the_environment_of_whoever_began_it(flows: Flows) -> None:
+    flows.environment["COLOUR"] = "blue"
+    flows.workflow(
+        "env", {"type": "shell_command", "command": "until [ -e go ]; do sleep 0.02; done; echo $COLOUR > seen"}
+    )
+    run_id = flows.run("flow", "run", "env", "--detach", "-q")[1].strip()
+    owner_pid = owner(flows, run_id)
+    os.kill(owner_pid, signal.SIGTERM)
+    flows.until(lambda: flows.runs()[0].status == "interrupted")
+    flows.touch("go")
+    flows.environment["COLOUR"] = "red"
+    flows.until(lambda: not psutil.pid_exists(owner_pid))
+    run = flows.json("resume", run_id, "--detach", "--json")
+    assert run["run_id"] == run_id
+    flows.until(lambda: flows.runs()[0].status == "completed")
+    assert flows.lines("seen") == ["blue"]
+    flows.until(lambda: flows.tagged() == [])
+
+
+def test_a_detached_answer_goes_on_without_the_terminal(flows: Flows) -> None:
+    flows.workflow(
+        "asking",
+        {"id": "ask", "type": "user_input", "prompt": "Name?", "state_update": {"path": "raw.name"}},
+        {"id": "write", "type": "shell_command", "command": "echo {{ name }} > seen"},
+        state_schema={"raw": {"name": "string"}},
+    )
+    run_id = flows.run("flow", "run", "asking", "--detach", "-q")[1].strip()
+    flows.until(lambda: flows.runs()[0].status == "paused" and flows.tagged() == [])
+    assert flows.run("answer", run_id, "Ada L.", "--detach", "-q") == (0, f"{run_id}\n", "")
+    flows.until(lambda: flows.runs()[0].status == "completed")
+    assert flows.lines("seen") == ["Ada L."]
+    flows.until(lambda: flows.tagged() == [])
+
+
+def test_what_keeps_a_detached_run_from_beginning_is_told(flows: Flows) -> None:
+    flows.workflow("bad", {"id": "bad", "type": "shell_command", "command": "exit 1"})
+    assert flows.run("flow", "run", "bad", "-q")[0] == 2
+    flows.workflow("bad", {"id": "other", "type": "shell_command", "command": "exit 1"})
+    code, out, err = flows.run("resume", flows.runs()[0].run_id, "--detach", "--with-changes")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "is not executed: " in err
+    assert "'bad'" in err
+    assert "ended before it had begun" not in err
+    flows.until(lambda: flows.tagged() == [])
+
+
+def test_following_ends_when_the_owner_is_killed(flows: Flows) -> None:
+    run_id = flows.run("flow", "run", "counting", "--detach", "-q")[1].strip()
+    flows.wait_for("at-0")
+    following = flows.start_into("followed", "logs", run_id, "-f")
+    flows.until(lambda: flows.lines("followed"))
+    os.kill(owner(flows, run_id), signal.SIGKILL)
+    assert flows.finished(following)[0] == 0
+    flows.until(lambda: flows.tagged() == [])
+
+
+def test_the_log_of_an_agent_has_what_it_printed(flows: Flows) -> None:
+    flows.workflow(
+        "two",
+        {"type": "shell_command", "command": "echo one"},
+        {"type": "shell_command", "command": "echo two; echo aside >&2"},
+    )
+    run_id = flows.json("flow", "two", "--json")["run_id"]
+    code, out, _ = flows.run("logs", run_id, "--agent", "2")
+    assert (code, sorted(out.splitlines())) == (0, ["aside", "two"])
+    code, _, err = flows.run("logs", run_id, "--agent", "3")
+    assert (code, "has no process 3; there is: 1, 2" in err) == (2, True)

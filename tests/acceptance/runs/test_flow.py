@@ -1,0 +1,249 @@
+"""`sidecar flow`, as a user has it: what goes in, what comes out, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from tests.acceptance.runs.conftest import Flows
+
+GREETING: dict[str, Any] = {
+    "description": "Greets somebody.",
+    "inputs": {
+        "who": {"type": "string", "required": True, "description": "Whom."},
+        "times": {"type": "integer", "default": 1},
+        "loud": {"type": "boolean", "default": False},
+    },
+    "state_schema": {"raw": {"said": "string"}},
+    "steps": [
+        {
+            "id": "say",
+            "type": "shell_command",
+            "command": "echo {{ inputs.who }} {{ inputs.times }} {{ inputs.loud }}",
+            "output_format": "text",
+            "state_update": {"path": "raw.said"},
+        },
+        {"id": "tell", "type": "user_message", "message": "said: {{ said }}"},
+    ],
+}
+
+
+@pytest.fixture
+def greeting(flows: Flows) -> Flows:
+    flows.workflow("greeting", **GREETING)
+    return flows
+
+
+def failing(flows: Flows, *arguments: str) -> str:
+    """What a command says that ends with 2: one line."""
+    code, out, err = flows.run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1), (out, err)
+    return err
+
+
+# --- the list
+
+
+def test_the_list_has_every_workflow_with_its_parameters(greeting: Flows) -> None:
+    found = {one["name"]: one for one in greeting.json("flow", "list", "--format", "json")["workflows"]}
+    assert found["greeting"] | {"parameters": None} == {
+        "name": "greeting",
+        "description": "Greets somebody.",
+        "source": "project",
+        "parameters": None,
+    }
+    assert found["greeting"]["parameters"][0] == {
+        "name": "who",
+        "type": "string",
+        "required": True,
+        "description": "Whom.",
+    }
+    code, out, _ = greeting.run("flow", "list", "--format", "yaml", "--source", "local")
+    assert code == 0
+    assert [one["name"] for one in yaml.safe_load(out)["workflows"]] == ["counting", "greeting"]
+
+
+def test_a_broken_file_is_told_and_hides_no_other_workflow(greeting: Flows) -> None:
+    (greeting.state / "workflows" / "broken.yaml").write_text("steps: [{type: nonsense}]\n")
+    code, out, err = greeting.run("flow", "list", "-v", "--source", "project")
+    assert code == 2
+    assert "broken.yaml:1" in err
+    assert "greeting  project  Greets somebody." in out
+    assert "who (string, required)" in out
+
+
+# --- what goes in
+
+
+def test_words_fill_the_required_parameters_and_p_names_any(greeting: Flows) -> None:
+    run = greeting.json("flow", "run", "greeting", "you all", "-p", "times=3", "-p", "loud=true", "--json")
+    assert (run["status"], run["workflow"], run["state"]["said"]) == ("completed", "greeting", "you all 3 true")
+    assert run["messages"] == ["said: you all 3 true"]
+    assert {"run_id", "workspace", "step", "iteration", "started_at", "ended_at", "reason", "signals", "agents"} <= set(
+        run
+    )
+
+
+def test_var_works_with_a_warning_and_p_beats_it(greeting: Flows) -> None:
+    code, out, err = greeting.run("flow", "greeting", "--var", "who=a", "--var", "times=5", "-p", "who=b", "--json")
+    assert code == 0
+    assert json.loads(out)["state"]["said"] == "b 5 false"
+    assert "--var is deprecated" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "parameter 'who' is required"),
+        (["a", "b"], "too many words: 'b'"),
+        (["a", "-p", "tims=1"], "did you mean 'times'?"),
+        (["a", "-p", "times=many"], "times has to be a whole number, such as 3, not 'many'"),
+        (["a", "-p", "times"], "-p takes KEY=VALUE"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line_with_the_usage(greeting: Flows, arguments: list[str], problem: str) -> None:
+    told = failing(greeting, "flow", "run", "greeting", *arguments)
+    assert problem in told
+    assert "usage: sidecar flow run greeting WHO [-p times=INTEGER] [-p loud=BOOLEAN]" in told
+    assert not (greeting.state / "sidecar.db").exists()
+
+
+def test_an_unknown_workflow_or_command_names_the_nearest(greeting: Flows) -> None:
+    assert "there is: greeting" in failing(greeting, "flow", "run", "greting", "x")
+    assert "did you mean 'status'" in failing(greeting, "stauts")
+
+
+def test_help_for_a_workflow_tells_what_it_asks_for(greeting: Flows) -> None:
+    code, out, _ = greeting.run("flow", "greeting", "--help")
+    assert code == 0
+    for told in (
+        "Greets somebody.",
+        "who (string, required)  Whom.",
+        "say: shell_command",
+        "example: sidecar flow run",
+    ):
+        assert told.replace("  ", " ") in out.replace("  ", " ")
+
+
+def test_a_workspace_binds_the_run_and_fills_the_parameter_of_that_name(flows: Flows) -> None:
+    (flows.root / "area").mkdir()
+    flows.workflow(
+        "bound",
+        {"type": "shell_command", "command": "echo {{ inputs.workspace }} > seen"},
+        inputs={"workspace": {"type": "string", "required": True}},
+    )
+    run = flows.json("flow", "bound", "--workspace", "area", "--json")
+    assert run["workspace"] == str(flows.root / "area")
+    assert flows.lines("seen") == ["area"]
+
+
+# --- what comes out
+
+
+def test_a_dry_run_tells_the_plan_and_does_nothing(flows: Flows) -> None:
+    flows.workflow("writing", {"id": "write", "type": "shell_command", "command": "touch written"})
+    code, out, _ = flows.run("flow", "run", "writing", "--dry-run")
+    assert code == 0
+    assert "write: run `touch written`" in out
+    assert flows.json("flow", "run", "writing", "--dry-run", "--json")["steps"][0]["step_id"] == "write"
+    assert not (flows.root / "written").exists()
+    assert not (flows.state / "sidecar.db").exists()
+
+
+def test_the_lines_tell_what_happens_and_quiet_only_the_result(greeting: Flows) -> None:
+    code, out, err = greeting.run("flow", "greeting", "you")
+    assert (code, err) == (0, "")
+    assert [word for word in ("started greeting", "say | you 1 false", "said: you", "completed") if word in out]
+    assert out.rstrip().endswith("completed")
+    code, out, err = greeting.run("flow", "greeting", "you", "-q")
+    assert (code, out, err) == (0, f"completed {greeting.runs()[0].run_id}\n", "")
+
+
+def test_json_events_are_a_line_each_in_order(greeting: Flows) -> None:
+    code, out, _ = greeting.run("flow", "greeting", "you", "--json-events", "--json")
+    *events, run = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [events[0]["kind"], events[-1]["kind"]] == ["run_started", "run_ended"]
+    kept = [event["seq"] for event in events if event["seq"]]
+    assert kept == sorted(kept)
+    assert run["state"]["said"] == "you 1 false"
+
+
+def test_a_failing_step_is_exit_2_and_says_how_to_go_on(flows: Flows) -> None:
+    flows.workflow("failing", {"id": "bad", "type": "shell_command", "command": "echo oh no >&2; exit 4"})
+    code, out, err = flows.run("flow", "run", "failing")
+    assert code == 2
+    assert "failed: the command ended with exit code 4: oh no" in out
+    assert err.endswith(f"to go on: sidecar resume {flows.runs()[0].run_id}\n")
+
+
+def test_a_limit_is_exit_3(flows: Flows) -> None:
+    flows.touch("go")
+    content = yaml.safe_load((flows.state / "workflows" / "counting.yaml").read_text())
+    flows.workflow("limited", **content, limits={"max_iterations": 2})
+    run = flows.json("flow", "run", "limited", "--json", code=3)
+    assert (run["status"], run["limit"]) == ("failed", "max_iterations")
+    assert flows.lines("ran") == ["0", "1"]
+
+
+# --- a reader that is slow, or gone
+
+
+def test_a_reader_that_does_not_read_holds_up_no_run(flows: Flows) -> None:
+    flows.workflow("talking", {"type": "shell_command", "command": "yes a line that is longer than most | head -20000"})
+    process = flows.start("flow", "run", "talking")
+    flows.until(
+        lambda: (flows.state / "sidecar.db").exists() and flows.runs() and flows.runs()[0].status == "completed"
+    )
+    assert process.poll() is None, "there was nothing that nobody had read"
+    code, out, _ = flows.finished(process)
+    assert code == 0
+    assert out.rstrip().endswith("completed")
+
+
+def test_a_reader_that_has_gone_ends_no_run(flows: Flows) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = flows.start("flow", "run", "counting", stdout=write, stderr=subprocess.DEVNULL)
+    os.close(write)
+    flows.touch("go")
+    assert process.wait(timeout=60) == 0
+    assert flows.lines("ran") == ["0", "1", "2"]
+
+
+# --- Ctrl-C and SIGTERM
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_first_signal_ends_the_agents_and_the_run_can_be_resumed(flows: Flows, number: int, code: int) -> None:
+    process = flows.start("flow", "run", "counting", "--json")
+    flows.wait_for("at-0")
+    process.send_signal(number)
+    out = process.communicate(timeout=60)[0]
+    run = json.loads(out)
+    assert (process.returncode, run["status"]) == (code, "interrupted")
+    flows.touch("go")
+    assert flows.json("resume", run["run_id"][:12], "--json")["status"] == "completed"
+    assert flows.lines("ran") == ["0", "0", "1", "2"]
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(flows: Flows) -> None:
+    flows.environment["SIDECAR_KILL_AFTER_S"] = "300"
+    flows.workflow(
+        "deaf", {"type": "shell_command", "command": "trap 'touch asked' TERM; touch at; while :; do sleep 0.1; done"}
+    )
+    process = flows.start("flow", "run", "deaf", "-q")
+    flows.wait_for("at")
+    process.send_signal(signal.SIGINT)
+    flows.wait_for("asked")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert flows.tagged() == []

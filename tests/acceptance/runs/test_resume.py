@@ -1,0 +1,200 @@
+"""Runs that end before their last step, and go on: stopped, aborted, dead, with a question, with another workflow."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.acceptance.runs.conftest import Flows
+
+DEAF = """\
+trap '' TERM INT HUP
+setsid sh -c "trap '' TERM; touch born; while :; do sleep 50; done" &
+while :; do sleep 50; done
+"""
+ASKING: list[dict[str, Any]] = [
+    {"id": "before", "type": "shell_command", "command": "echo before >> ran"},
+    {
+        "id": "ask",
+        "type": "user_input",
+        "prompt": "How many?",
+        "answer_type": "integer",
+        "state_update": {"path": "raw.count"},
+    },
+    {"id": "after", "type": "shell_command", "command": "echo after {{ count }} >> ran"},
+]
+
+
+def one_after_the_other(flows: Flows, second: str) -> None:
+    flows.workflow(
+        "pair",
+        {"id": "first", "type": "shell_command", "command": "echo first >> ran"},
+        {"id": "second", "type": "shell_command", "command": second},
+    )
+
+
+def test_a_stop_by_touch_ends_after_the_iteration_and_resume_does_the_rest(flows: Flows) -> None:
+    process = flows.start("flow", "run", "counting", "--json")
+    flows.wait_for("at-0")
+    (flows.state / ".stop").touch()
+    flows.touch("go")
+    code, out, err = flows.finished(process)
+    run = json.loads(out)
+    assert (code, run["status"], flows.lines("ran")) == (0, "stopped", ["0"])
+    assert f"to go on: sidecar resume {run['run_id']}" in err
+    assert not (flows.state / ".stop").exists()
+    receipt = json.loads((flows.state / ".stop.receipt.json").read_text())
+    assert receipt["runs"] == [{"run_id": run["run_id"], "status": "stopped"}]
+    resumed = flows.json("resume", run["run_id"], "--json")
+    assert (resumed["status"], resumed["state"]["n"], flows.lines("ran")) == ("completed", 3, ["0", "1", "2"])
+    assert flows.run("resume", run["run_id"].lower()) == (
+        0,
+        f"run {run['run_id']} was completed before: nothing is done again\n",
+        "",
+    )
+
+
+def test_an_abort_ends_a_deaf_agent_with_all_that_it_started(flows: Flows) -> None:
+    flows.agent("deaf", DEAF)
+    flows.workflow(
+        "swallowing",
+        {"id": "agent", "type": "agent", "agent": "deaf", "prompt": "go", "on_error": "continue"},
+        {"id": "after", "type": "shell_command", "command": "touch after"},
+    )
+    process = flows.start("flow", "run", "swallowing", "--json")
+    flows.wait_for("born")
+    receipt = flows.json("abort", "red on main", "--wait", "--json")
+    code, out, _ = flows.finished(process)
+    run = json.loads(out)
+    assert (code, run["status"], run["reason"]) == (2, "aborted", "red on main")
+    assert receipt["runs"] == [{"run_id": run["run_id"], "status": "aborted"}]
+    assert (receipt["survivors"], {one["rung"] for one in receipt["processes"]} >= {"kill"}) == (0, True)
+    assert flows.tagged() == []
+    assert not (flows.root / "after").exists()
+
+
+def test_a_run_whose_owner_was_killed_is_interrupted_and_completes_when_resumed(flows: Flows) -> None:
+    flows.touch("go")
+    flows.workflow(
+        "stuck",
+        {"id": "one", "type": "shell_command", "command": "echo one >> ran"},
+        {
+            "id": "two",
+            "type": "shell_command",
+            "command": "echo two >> ran; touch at; until [ -e on ]; do sleep 0.02; done",
+        },
+    )
+    process = flows.start("flow", "run", "stuck")
+    flows.wait_for("at")
+    process.kill()
+    flows.finished(process)
+    flows.until(lambda: flows.tagged() == [])  # they die with their owner
+    run = flows.json("status", "--json")["runs"][0]
+    assert (run["status"], run["agents"]) == ("interrupted", [])
+    flows.touch("on")
+    assert flows.json("resume", run["run_id"], "--json")["status"] == "completed"
+    assert flows.lines("ran") == ["one", "two", "two"]
+    assert [event.data["status"] for event in flows.events(run["run_id"]) if event.closes] == [
+        "interrupted",
+        "completed",
+    ]
+
+
+def test_a_question_pauses_the_run_and_its_answer_goes_on(flows: Flows) -> None:
+    flows.workflow("asking", *ASKING, state_schema={"raw": {"count": "number"}})
+    code, out, err = flows.run("flow", "run", "asking")
+    run_id = flows.runs()[0].run_id
+    assert code == 0
+    assert "waits for an answer: How many?" in out
+    assert f"sidecar answer {run_id} VALUE" in err
+    code, out, err = flows.run("answer", run_id, "several")
+    assert (code, out) == (2, "")
+    assert "'several' is no answer to 'How many?': has to be a whole number" in err
+    assert flows.runs()[0].status == "paused"
+    run = flows.json("answer", run_id[:20], "7", "--json")
+    assert (run["status"], run["state"]["count"]) == ("completed", 7)
+    assert flows.lines("ran") == ["before", "after 7"]
+    code, _, err = flows.run("answer", run_id, "8")
+    assert code == 2
+    assert "waits for no answer: it is completed" in err
+
+
+def test_a_redirect_has_the_step_done_again_with_the_text(flows: Flows) -> None:
+    flows.agent("worker", "cat > prompt; if [ ! -e once ]; then touch once; while :; do sleep 1; done; fi; cat prompt")
+    flows.workflow(
+        "working",
+        {"id": "w", "type": "agent", "agent": "worker", "prompt": "Paint it.", "state_update": {"path": "raw.said"}},
+        state_schema={"raw": {"said": "string"}},
+    )
+    process = flows.start("flow", "run", "working", "--json")
+    flows.wait_for("once")
+    run_id = flows.runs()[0].run_id
+    assert flows.run("redirect", run_id, "In blue.")[0] == 0
+    code, out, err = flows.finished(process)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["state"]["said"] == "Paint it.\n\nIn blue."
+    ended = [event.data["reason"] for event in flows.events(run_id) if event.kind == "agent_ended"]
+    assert ended == ["redirect", "exited"]
+    code, _, err = flows.run("redirect", run_id, "In red.")
+    assert code == 2
+    assert "is completed: there is no agent of ours to redirect" in err
+
+
+def test_a_run_that_is_executed_cannot_be_resumed_beside(flows: Flows) -> None:
+    process = flows.start("flow", "run", "counting", "-q")
+    flows.wait_for("at-0")
+    code, out, err = flows.run("resume", flows.runs()[0].run_id)
+    assert (code, out) == (2, "")
+    assert "is being executed already" in err
+    flows.touch("go")
+    assert flows.finished(process)[0] == 0
+
+
+# --- a workflow that has changed
+
+
+def test_a_changed_workflow_is_said_and_the_run_goes_on_as_it_began(flows: Flows) -> None:
+    one_after_the_other(flows, "exit 1")
+    assert flows.run("flow", "run", "pair")[0] == 2
+    run_id = flows.runs()[0].run_id
+    one_after_the_other(flows, "echo second >> ran")
+    code, _, err = flows.run("resume", run_id, "-q")
+    assert code == 2
+    assert "has changed since the run began" in err
+    code, _, err = flows.run("resume", run_id, "-q", "--with-changes")
+    assert (code, err) == (0, "")
+    assert flows.lines("ran") == ["first", "second"]
+    assert [e.data.get("with_changes") for e in flows.events(run_id) if e.kind == "run_resumed"] == [None, True]
+
+
+def test_what_was_taken_with_changes_is_kept_by_the_next_resume(flows: Flows) -> None:
+    one_after_the_other(flows, "exit 1")
+    assert flows.run("flow", "run", "pair", "-q")[0] == 2
+    run_id = flows.runs()[0].run_id
+    one_after_the_other(flows, "[ -e on ] && echo second >> ran")
+    assert flows.run("resume", run_id, "-q", "--with-changes")[0] == 2
+    flows.touch("on")
+    code, _, err = flows.run("resume", run_id, "-q")
+    assert (code, err, flows.lines("ran")) == (0, "", ["first", "second"])
+
+
+def test_changes_are_refused_where_the_step_is_gone_at_which_the_run_stands(flows: Flows) -> None:
+    one_after_the_other(flows, "exit 1")
+    assert flows.run("flow", "run", "pair", "-q")[0] == 2
+    run_id = flows.runs()[0].run_id
+    flows.workflow("pair", {"id": "first", "type": "shell_command", "command": "echo first >> ran"})
+    code, _, err = flows.run("resume", run_id, "--with-changes")
+    assert (code, flows.runs()[0].status) == (2, "failed")
+    assert err.count("\n") == 1
+    assert "second" in err
+
+
+def test_a_workflow_whose_file_is_gone_does_not_keep_a_run_from_going_on(flows: Flows) -> None:
+    one_after_the_other(flows, "[ -e on ] && echo second >> ran")
+    assert flows.run("flow", "run", "pair", "-q")[0] == 2
+    (flows.state / "workflows" / "pair.yaml").unlink()
+    flows.touch("on")
+    code, _, err = flows.run("resume", flows.runs()[0].run_id, "-q")
+    assert (code, flows.lines("ran")) == (0, ["first", "second"])
+    assert "cannot be read any more" in err

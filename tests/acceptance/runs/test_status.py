@@ -1,0 +1,69 @@
+"""`sidecar status`: what is known of runs, whoever executes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from sidecar.store.db import open_database
+from sidecar.store.journal import Journal
+
+if TYPE_CHECKING:
+    from tests.acceptance.runs.conftest import Flows
+
+
+def test_without_any_run_it_says_so_and_makes_no_database(flows: Flows) -> None:
+    assert flows.json("status", "--json") == {"runs": []}
+    code, out, _ = flows.run("status")
+    assert (code, "no runs yet" in out) == (0, True)
+    code, _, err = flows.run("status", "01ABCDEF")
+    assert (code, "no such run: 01ABCDEF" in err) == (2, True)
+    assert not (flows.state / "sidecar.db").exists()
+
+
+def test_a_run_of_another_process_is_shown_with_its_agents_and_signals(flows: Flows) -> None:
+    process = flows.start("flow", "run", "counting", "-q")
+    flows.wait_for("at-0")
+    (flows.state / ".stop").write_text("lunch")
+    run = flows.json("status", "--json")["runs"][0]
+    assert (run["status"], run["step"], run["iteration"]) == ("running", "loop[0]/work", 1)
+    assert [signal["reason"] for signal in run["signals"]] == ["lunch"]
+    (agent,) = run["agents"]
+    assert os.path.exists(f"/proc/{agent['pid']}") or sys.platform != "linux"
+    assert agent["name"] == "work"
+    code, out, _ = flows.run("status", run["run_id"][:24])
+    assert code == 0
+    for told in (f"pid {agent['pid']}", "stop since", "lunch", "last events:", "step loop[0]/work: shell_command"):
+        assert told in out
+    flows.touch("go")
+    flows.finished(process)
+    code, out, _ = flows.run("status")
+    heading, row = out.splitlines()
+    assert heading.split() == ["RUN", "STATUS", "WORKFLOW", "STEP", "ITERATION", "AGE", "REASON"]
+    assert row.split()[:3] == [run["run_id"], "stopped", "counting"]
+
+
+def test_a_beginning_has_to_be_long_enough_and_of_one_run_only(flows: Flows) -> None:
+    ids = ["01M7HN" + "0" * 19 + end for end in "AB"]  # made here: two real starts may lie either side of a new prefix
+    with open_database(str(flows.root)) as database:
+        for run_id in ids:
+            Journal(database).create(run_id, workflow="counting", definition="{}", inputs={})
+    code, _, err = flows.run("status", ids[0][:6])
+    assert code == 2
+    assert "is the beginning of 2 runs" in err
+    assert flows.run("status", ids[0][:3])[0] == 2
+    assert flows.json("status", ids[1].lower(), "--json")["runs"][0]["run_id"] == ids[1]
+
+
+def test_watching_one_run_ends_with_it(flows: Flows) -> None:
+    process = flows.start("flow", "run", "counting", "-q")
+    flows.wait_for("at-0")
+    watching = flows.start_into("watched", "status", flows.runs()[0].run_id, "--watch", "--json")
+    flows.until(lambda: flows.lines("watched"))
+    flows.touch("go")
+    assert flows.finished(process)[0] == 0
+    assert flows.finished(watching)[0] == 0
+    seen = [json.loads(line)["runs"][0]["status"] for line in flows.lines("watched")]
+    assert (seen[0], seen[-1]) == ("running", "completed")

@@ -1,0 +1,169 @@
+"""`sidecar doctor`: what it finds, what it says to do about it, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.model import ulid
+from sidecar.signals.liveness import RunLock
+from sidecar.store.db import open_database
+
+SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+
+
+class Doctor:
+    """A project with an agent that has a version, and a PATH with no other."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "project"
+        self.state = self.root / ".swissarmyhammer"
+        self.workspace = self.state / "workspaces" / "ws"
+        self.workspace.mkdir(parents=True)
+        self.programs = root / "bin"
+        self.programs.mkdir()
+        self.program("claude", "echo '2.1.0 (Claude Code)'")
+
+    def program(self, name: str, script: str) -> None:
+        path = self.programs / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PATH": f"{self.programs}:/usr/bin:/bin"}
+        command = [SIDECAR, "doctor", *arguments]
+        return subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def findings(self) -> list[dict[str, Any]]:
+        found = self.command("--json")
+        told = json.loads(found.stdout)
+        problems = [finding for finding in told["findings"] if finding["state"] == "problem"]
+        assert (found.returncode, told["ok"]) == ((1, False) if problems else (0, True))
+        findings: list[dict[str, Any]] = told["findings"]
+        return findings
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        found = [finding for finding in self.findings() if finding["state"] == "problem"]
+        return [(finding["topic"], finding["text"], finding["advice"]) for finding in found]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path) -> Doctor:
+    return Doctor(tmp_path)
+
+
+def test_a_sound_project_has_everything_told_and_nothing_to_mend(doctor: Doctor) -> None:
+    before = sorted(str(path) for path in doctor.root.rglob("*"))
+    findings = doctor.findings()
+    assert [finding for finding in findings if finding["state"] == "problem"] == []
+    topics = {finding["topic"] for finding in findings}
+    assert topics >= {"project", "settings", "python", "versions", "clock", "signals", "leftovers", "daemon"}
+    assert topics >= {"database", "containment", "agents", "service"}
+    texts = "\n".join(finding["text"] for finding in findings)
+    assert f"claude: 2.1.0 (Claude Code), {doctor.programs}/claude" in texts
+    assert "codex: " in texts
+    assert "cannot catch: " in texts
+    assert sorted(str(path) for path in doctor.root.rglob("*")) == before
+
+
+def test_for_people_a_problem_has_a_mark_and_its_advice_below(doctor: Doctor) -> None:
+    assert doctor.command().stdout.endswith("\nall is well\n")
+    (doctor.workspace / ".stop").write_text("tests are red\n")
+    found = doctor.command()
+    assert found.returncode == 1
+    lines = found.stdout.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("leftovers   ! "))
+    assert "tests are red" in lines[place]
+    assert lines[place + 1].strip() == f"→ rm '{doctor.workspace}/.stop', unless that is meant"
+    assert lines[-1] == "1 problem"
+
+
+@pytest.mark.parametrize("where", ["", "workspaces/ws", "run"])
+@pytest.mark.parametrize("name", [".stop", ".abort"])
+def test_a_signal_that_no_live_run_obeys_is_stale(doctor: Doctor, where: str, name: str) -> None:
+    run_id = ulid.new()
+    path = doctor.state / ("runs/" + run_id if where == "run" else where) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    ((topic, text, advice),) = doctor.problems()
+    assert topic == "leftovers"
+    assert text.startswith(f"{path}, since ")
+    assert advice.startswith(f"rm '{path}'")
+
+
+def test_a_signal_for_a_live_run_is_none_of_the_doctors_business(doctor: Doctor) -> None:
+    lock = RunLock(str(doctor.root), ulid.new(), str(doctor.workspace))
+    with lock:
+        (doctor.workspace / ".stop").touch()
+        (doctor.state / ".abort").touch()
+        assert doctor.problems() == []
+
+
+def test_halves_of_writers_that_died_and_sockets_that_nobody_serves_are_named(doctor: Doctor) -> None:
+    half = doctor.workspace / ".stop.0123456789abcdef.tmp"
+    fresh = doctor.workspace / ".abort.0123456789abcdef.tmp"
+    for path in (half, fresh):
+        path.touch()
+    long_ago = time.time() - 1000
+    os.utime(half, (long_ago, long_ago))
+    run = doctor.state / "runs" / ulid.new()
+    run.mkdir(parents=True)
+    before = os.getcwd()
+    for directory, name in ((doctor.state, "sidecar.sock"), (run, "mcp.sock")):
+        os.chdir(directory)  # the path may be longer than a socket's address
+        dead = socket.socket(socket.AF_UNIX)
+        dead.bind(name)
+        dead.close()
+    os.chdir(before)
+    notes = {finding["topic"]: finding for finding in doctor.findings() if finding["state"] == "note"}
+    assert f"'{half}'" in notes["leftovers"]["text"]
+    assert str(fresh) not in notes["leftovers"]["text"]
+    assert notes["leftovers"]["advice"] == f"rm '{half}'"
+    assert str(doctor.state / "sidecar.sock") in notes["sockets"]["text"]
+    assert str(run / "mcp.sock") in notes["sockets"]["text"]
+
+
+def test_a_database_is_told_sound_or_damaged_or_open_to_others(doctor: Doctor) -> None:
+    path = doctor.state / "sidecar.db"
+    open_database(str(doctor.root)).close()
+    assert doctor.problems() == []
+    path.chmod(0o644)
+    ((topic, text, advice),) = doctor.problems()
+    assert (topic, advice) == ("database", f"chmod 600 '{path}'")
+    assert "can be read by others" in text
+    path.chmod(0o600)
+    path.write_bytes(b"this is no database, and it is long enough to be taken for one" * 100)
+    ((topic, text, _),) = doctor.problems()
+    assert topic == "database"
+    assert str(path) in text
+
+
+def test_an_agent_that_somebody_counts_on_has_to_be_there(doctor: Doctor) -> None:
+    (doctor.state / "config.yaml").write_text("default_agent: gemini\n")
+    ((topic, text, advice),) = doctor.problems()
+    assert (topic, text.partition(":")[0]) == ("agents", "gemini")
+    assert "default_agent" in advice
+    doctor.program("gemini", "echo broken >&2; exit 3")
+    ((_, text, _),) = doctor.problems()
+    assert text == f"gemini: {doctor.programs}/gemini does not work: broken"
+    (doctor.state / "config.yaml").write_text("default_agent: nobody\n")
+    assert "default_agent is 'nobody', and there is no such agent" in [text for _, text, _ in doctor.problems()]
+
+
+def test_broken_settings_are_a_finding_and_hide_nothing_else(doctor: Doctor) -> None:
+    (doctor.state / "config.yaml").write_text("kill_after_s: soon\n")
+    findings = doctor.findings()
+    broken = [finding for finding in findings if finding["state"] == "problem"]
+    assert [finding["topic"] for finding in broken] == ["settings"]
+    assert "kill_after_s" in broken[0]["text"]
+    assert "containment" in {finding["topic"] for finding in findings}
