@@ -1,0 +1,225 @@
+"""Metrics and traces of real runs: there when they are asked for, behind the door, and not even imported otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+TOKEN = "0123456789abcdef"
+DEADLINE_S = 60.0
+OPTIONAL = {"sidecar.service.metrics", "sidecar.service.tracing", "sidecar.notify.otlp", "sidecar.notify.http_post"}
+# Deaf to SIGTERM, and ready once it is.
+DEAF = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    workflows = tmp_path / ".swissarmyhammer" / "workflows"
+    workflows.mkdir(parents=True)
+    steps = [{"id": "first", "type": "shell_command", "command": "true"}, {"type": "shell_command", "command": DEAF}]
+    (workflows / "deaf.yaml").write_text(yaml.safe_dump({"description": "d", "steps": steps}))
+    (workflows / "short.yaml").write_text(yaml.safe_dump({"description": "s", "steps": steps[:1]}))
+    return tmp_path
+
+
+def sidecar(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SIDECAR, *arguments],
+        cwd=project,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def until(look: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+    return found
+
+
+@contextmanager
+def daemon(project: Path, **settings: Any) -> Iterator[str]:
+    """A daemon with a web server: where that is."""
+    (project / ".swissarmyhammer" / "config.yaml").write_text(yaml.safe_dump({"kill_after_s": 0.3, **settings}))
+    log = project / "daemon.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [SIDECAR, "daemon", "--http", "0"], cwd=project, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
+    try:
+        until(lambda: "is process" in log.read_text())
+        (address,) = re.findall(r"MCP at (http://[^/]+)/mcp", log.read_text())
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(DEADLINE_S)
+    assert all("message" in json.loads(line) for line in log.read_text().splitlines())
+
+
+def get(url: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=DEADLINE_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, ""
+
+
+def value(text: str, name: str, labels: str = "") -> float:
+    (found,) = re.findall(
+        rf'^sidecar_{name}\{{project="[^"]*"{re.escape(labels and "," + labels)}\}} (\S+)$', text, re.MULTILINE
+    )
+    return float(found)
+
+
+def test_a_run_that_is_aborted_can_be_read_from_the_metrics(project: Path) -> None:
+    with daemon(project, metrics=True, metrics_file="sidecar.prom") as address:
+        assert sidecar(project, "flow", "run", "deaf", "--detach").returncode == 0
+        until((project / "deaf").exists)
+        assert value(get(f"{address}/metrics")[1], "agents") == 1
+        assert sidecar(project, "abort", "enough", "--wait=60").returncode == 0
+        text = until(lambda: (now := get(f"{address}/metrics")[1]) and 'status="aborted"} 1' in now and now)
+    assert value(text, "steps_total", 'type="shell_command",outcome="completed"') == 1
+    assert value(text, "runs", 'status="aborted"') == 1
+    assert value(text, "runs_ended_total", 'status="aborted"') == 1
+    assert value(text, "ladder_rungs_total", 'rung="kill"') == 1
+    assert value(text, "survivors_total") == 0
+    assert value(text, "agents") == 0
+    assert value(text, "signal_noticed_seconds_count", 'signal="abort"') == 1
+    assert value(text, "signal_applied_seconds_count", 'signal="abort"') == 1
+    assert value(text, "signal_applied_seconds_sum", 'signal="abort"') >= 0.3  # the grace
+    assert value((project / "sidecar.prom").read_text(), "runs_ended_total", 'status="aborted"') == 1
+
+
+def test_metrics_are_behind_the_same_door_as_everything_else(project: Path) -> None:
+    with daemon(project, metrics=True, http_token=TOKEN) as address:
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        assert get(f"{address}/metrics")[0] == 401
+        assert get(f"{address}/metrics", Authorization="Bearer wrong")[0] == 401
+        assert get(f"{address}/metrics", **bearer, Host="evil.example")[0] == 421
+        assert get(f"{address}/metrics", **bearer, Origin="http://evil.example")[0] == 403
+        status, text = get(f"{address}/metrics", **bearer)
+    assert status == 200
+    assert value(text, "runs_here") == 0
+
+
+def test_without_the_setting_there_are_none_and_whoever_can_call_is_warned_of(project: Path) -> None:
+    with daemon(project) as address:
+        assert get(f"{address}/metrics")[0] == 404
+    assert "every user of this machine can call that" in (project / "daemon.log").read_text()
+
+
+def imported(project: Path, **environment: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", SIDECAR, "flow", "run", "short"],
+        cwd=project,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_what_is_off_is_not_even_imported(project: Path) -> None:
+    assert "sidecar.notify.observing" in (without := imported(project))
+    assert not OPTIONAL & without
+    assert imported(project, SIDECAR_OTLP_ENDPOINT="http://127.0.0.1:9") > {"sidecar.notify.otlp"}
+
+
+class Collector:
+    """Takes spans, as any OTLP collector does."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        taken = self.requests
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                taken.append((self.path, dict(self.headers), body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+
+    @property
+    def spans(self) -> list[dict[str, Any]]:
+        scopes = [scope for _, _, body in self.requests for one in body["resourceSpans"] for scope in one["scopeSpans"]]
+        return [span for scope in scopes for span in scope["spans"]]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    found = Collector()
+    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def test_spans_of_a_run_and_its_steps_reach_the_collector(project: Path, collector: Collector) -> None:
+    (project / ".swissarmyhammer" / "config.yaml").write_text(
+        yaml.safe_dump({"otlp_endpoint": "$WHERE", "otlp_headers": {"X-Key": "$KEY", "X-Plain": "plain"}})
+    )
+    where = f"http://127.0.0.1:{collector.server.server_port}/"
+    done = sidecar(project, "flow", "run", "short", WHERE=where, KEY="a-key")
+    assert (done.returncode, done.stderr) == (0, "")
+    path, headers, body = collector.requests[0]
+    assert path == "/v1/traces"
+    told = {name.lower(): text for name, text in headers.items()}
+    assert (told["content-type"], told["x-key"], told["x-plain"]) == ("application/json", "a-key", "plain")
+    assert {"key": "service.name", "value": {"stringValue": "sidecar"}} in body["resourceSpans"][0]["resource"][
+        "attributes"
+    ]
+    spans = {span["name"]: span for span in collector.spans}
+    assert set(spans) >= {"run short", "shell_command first"}
+    assert spans["shell_command first"]["parentSpanId"] == spans["run short"]["spanId"]
+    assert len({span["traceId"] for span in spans.values()}) == 1
+
+
+def test_a_collector_that_is_away_costs_the_run_nothing_but_a_remark(project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    done = sidecar(project, "flow", "run", "short", SIDECAR_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
+    assert done.returncode == 0
+    assert done.stderr.count("spans do not arrive") == 1
+
+
+def test_a_variable_that_is_missing_is_told_and_the_run_goes_on(project: Path) -> None:
+    done = sidecar(project, "flow", "run", "short", SIDECAR_OTLP_ENDPOINT="$NOT_THERE")
+    assert done.returncode == 0
+    assert "tracing needs the variable NOT_THERE" in done.stderr

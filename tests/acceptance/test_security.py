@@ -1,0 +1,330 @@
+"""The lines of SECURITY.md that have no test nearer to their subject, and that each line has one at all."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from sidecar import config, layout
+from sidecar.cli import stop_abort
+from sidecar.errors import ConfigError, StoreError
+from sidecar.signals import liveness, trailers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REPOSITORY = Path(__file__).parents[2]
+SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+SOMEBODY = 65534  # nobody, on every Linux
+SECRET = "sk-ant-0123456789-never-seen"
+DEADLINE_S = 60.0
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user, or give files away")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that every user can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="sidecar-test-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name).resolve()
+
+
+@pytest.fixture
+def project(place: Path) -> Path:
+    (place / ".swissarmyhammer" / "workflows").mkdir(parents=True)
+    return place
+
+
+def workflow(project: Path, name: str, *steps: dict[str, Any]) -> None:
+    text = yaml.safe_dump({"description": name, "steps": list(steps)})
+    (project / ".swissarmyhammer" / "workflows" / f"{name}.yaml").write_text(text)
+
+
+def sidecar(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SIDECAR, *arguments],
+        cwd=project,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def given_away(path: Path) -> None:
+    for directory, _, names in os.walk(path):
+        for each in (directory, *(os.path.join(directory, name) for name in names)):
+            os.chown(each, SOMEBODY, SOMEBODY)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+# --- a project of another user
+
+
+@pytest.fixture
+def foreign(project: Path) -> Path:
+    """A project of another user: root can make one, and to everybody else /tmp is one that is always there."""
+    if os.geteuid() != 0:
+        return Path("/tmp").resolve()
+    workflow(project, "theirs", {"type": "shell_command", "command": "touch ran"})
+    (project / ".swissarmyhammer" / "config.yaml").write_text("safe_projects: ['*']\nkill_after_s: 1\n")
+    given_away(project)
+    return project
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["flow", "run", "theirs"],
+        ["flow", "run", "theirs", "--detach"],
+        ["agent", "run", "command", "prompt", "-p", 'command=["touch", "ran"]'],
+        ["daemon"],
+        ["serve"],
+        ["config", "show"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_started_in_a_project_of_another_user(foreign: Path, command: list[str]) -> None:
+    done = sidecar(foreign, "--project", str(foreign), *command)
+    assert done.returncode == 2, done
+    assert done.stderr.count("\n") == 1
+    assert f"{foreign} belongs to another user" in done.stderr
+    assert f"SIDECAR_SAFE_PROJECTS={foreign}" in done.stderr
+    assert not (foreign / "ran").exists()
+
+
+def test_doctor_looks_at_nothing_else_in_a_project_of_another_user(foreign: Path) -> None:
+    done = sidecar(foreign, "--project", str(foreign), "doctor")
+    assert done.returncode == 1
+    assert "belongs to another user" in done.stdout
+    assert "agents" not in done.stdout
+
+
+@needs_root
+def test_the_journal_of_another_user_is_not_even_opened(project: Path) -> None:
+    (project / ".swissarmyhammer" / "sidecar.db").write_bytes(b"whatever they put there")
+    given_away(project)
+    done = sidecar(project, "status")
+    assert done.returncode == 2
+    assert "belongs to another user" in done.stderr
+
+
+def test_a_project_is_safe_when_the_person_says_so_and_not_when_it_says_so_itself(foreign: Path) -> None:
+    root = str(foreign)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        config.load(root, {})
+    for said in (root, f"/elsewhere,{root}/", "*"):
+        config.load(root, {"SIDECAR_SAFE_PROJECTS": said})
+    with pytest.raises(ConfigError):
+        config.load(root, {"SIDECAR_SAFE_PROJECTS": str(foreign.parent) + "/elsewhere"})
+    own = Path(layout.user_config())
+    own.parent.mkdir(parents=True)
+    own.write_text(f"safe_projects: [{root}]\n")
+    config.load(root, {})
+
+
+@needs_root
+@pytest.mark.parametrize("name", [".swissarmyhammer", ".aromcp"])
+def test_a_directory_that_another_user_put_into_the_project_makes_it_theirs(project: Path, name: str) -> None:
+    (project / name).mkdir(exist_ok=True)
+    config.load(str(project), {})
+    given_away(project / name)
+    with pytest.raises(ConfigError, match=f"/{re.escape(name)} belongs to another user"):
+        config.load(str(project), {})
+
+
+@needs_root
+def test_under_sudo_the_projects_of_who_called_it_are_as_good_as_roots(project: Path) -> None:
+    given_away(project)
+    assert layout.foreign(str(project), {"SUDO_UID": str(SOMEBODY)}) is None
+    assert layout.foreign(str(project), {"SUDO_UID": "1"}) == str(project)
+
+
+@needs_root
+def test_another_users_runs_can_be_stopped_by_who_may_write_there(project: Path) -> None:
+    workspace = project / ".swissarmyhammer" / "workspaces" / "w"
+    workspace.mkdir(parents=True)
+    # No quick look tells what this says: the real parser is asked, and must not mind whose it is.
+    (project / ".swissarmyhammer" / "config.yaml").write_text('"workspaces_dir": ".swissarmyhammer/workspaces"\n')
+    given_away(project)
+    assert sidecar(project, "stop", "w").returncode == 0
+    assert (workspace / ".stop").exists()
+    assert sidecar(project, "abort", "enough").returncode == 0
+    assert (project / ".swissarmyhammer" / ".abort").exists()
+
+
+# --- who can read what
+
+
+@contextmanager
+def daemon(project: Path) -> Iterator[None]:
+    log = project / "daemon.log"
+    with log.open("w") as file:
+        # With no mask at all: what is private must not depend on it.
+        command = ["sh", "-c", 'umask 000; exec "$0" daemon', SIDECAR]
+        process = subprocess.Popen(command, cwd=project, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        until(lambda: "is process" in log.read_text())
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(DEADLINE_S)
+
+
+def sockets(project: Path) -> list[Path]:
+    return [path for path in (project / ".swissarmyhammer").rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]
+
+
+def test_what_a_run_leaves_can_be_read_by_its_user_alone(project: Path) -> None:
+    workflow(project, "w", {"type": "shell_command", "command": "echo said; until [ -e go ]; do sleep 0.02; done"})
+    own = project / ".swissarmyhammer"
+    with daemon(project):
+        assert sidecar(project, "flow", "run", "w", "--detach").returncode == 0
+        until(lambda: any(path.stat().st_size for path in own.glob("runs/*/agents/*.log")))
+        found = {*sockets(project), *own.glob("sidecar.db*"), *own.rglob("*.log")}
+        modes = {str(path.relative_to(own)): oct(stat.S_IMODE(path.lstat().st_mode)) for path in found}
+        (project / "go").touch()
+    assert set(modes.values()) == {"0o600"}, modes
+    names = {re.sub(r"[0-9A-Z]{26}", "RUN", name) for name in modes}
+    assert names >= {"sidecar.sock", "handover.sock", "runs/RUN/mcp.sock", "sidecar.db", "sidecar.db-wal"}
+    assert names >= {"runs/RUN/run.log", "runs/RUN/agents/1.log"}
+
+
+@needs_root
+def test_another_user_reaches_no_socket(project: Path) -> None:
+    code = f"""
+import os, socket, sys
+os.setgroups([]); os.setgid({SOMEBODY}); os.setuid({SOMEBODY})
+for path in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+    except PermissionError:
+        print("refused")
+"""
+    with daemon(project):
+        paths = [str(path) for path in sockets(project)]
+        for path in paths:
+            with socket.socket(socket.AF_UNIX) as ours:
+                ours.connect(path)
+        command = [sys.executable, "-c", code, *paths]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.stdout.split() == ["refused"] * 2, done
+
+
+# --- links in the way
+
+
+def test_a_workspace_that_is_swapped_for_a_link_while_it_is_stopped_leads_nowhere(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outside = project / "outside"
+    outside.mkdir()
+    inside = project / "inside"
+    workspace = inside / ".swissarmyhammer" / "workspaces" / "w"
+    workspace.mkdir(parents=True)
+    signed = trailers.signed
+
+    def swap_first(**given: Any) -> trailers.Trailers:
+        """Between the look at the workspace and the write into it."""
+        workspace.rename(inside / "aside")
+        workspace.symlink_to(outside)
+        return signed(**given)
+
+    monkeypatch.setattr(trailers, "signed", swap_first)
+    assert stop_abort.main("stop", ["w", "--project", str(inside)], {}) == 1
+    assert f"it leads outside the project, to {outside}" in capsys.readouterr().err
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["runs/{run}/lock", "live/{run}", "runs/{run}/run.log"])
+def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(project: Path, name: str) -> None:
+    from sidecar.engine.run_log import RunLog
+    from sidecar.model.run import MESSAGE, RunEvent
+
+    run_id = "0" * 26
+    precious = project / "precious"
+    precious.write_text("as it was, and long enough to be cut off\n")
+    path = project / ".swissarmyhammer" / name.format(run=run_id)
+    for directory in (path.parent, Path(layout.run_directory(str(project), run_id))):
+        directory.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(precious)
+    if name.endswith("run.log"):
+        log = RunLog(str(project), run_id)
+        log.hear(RunEvent(run_id, MESSAGE, 0.0, {"text": "written"}))
+        log.close()
+        assert log.problem is not None
+    else:
+        with pytest.raises(StoreError, match="symbolic"):
+            liveness.RunLock(str(project), run_id).acquire()
+    assert precious.read_text() == "as it was, and long enough to be cut off\n"
+
+
+# --- code and secrets
+
+
+def test_a_module_of_the_project_is_not_taken_for_one_of_ours(project: Path) -> None:
+    for name in ("anyio", "yaml", "json", "quickjs", "sidecar"):
+        (project / f"{name}.py").write_text(f"open({str(project / 'imported')!r}, 'a').write(__name__)\n")
+    workflow(
+        project,
+        "w",
+        {
+            "type": "conditional",
+            "condition": "{{ 1 < 2 }}",
+            "then": [{"type": "shell_command", "command": "true"}],
+        },
+    )
+    assert sidecar(project, "flow", "run", "w", "--detach").returncode == 0
+    until(lambda: '"completed"' in sidecar(project, "status", "--json").stdout)
+    assert not (project / "imported").exists()
+
+
+def test_a_secret_that_is_printed_stays_out_of_logs_and_output(project: Path) -> None:
+    workflow(project, "w", {"type": "shell_command", "command": 'echo "it is $ANTHROPIC_API_KEY"; exit 3'})
+    done = sidecar(project, "flow", "run", "w", ANTHROPIC_API_KEY=SECRET)
+    assert done.returncode == 2
+    (log,) = (project / ".swissarmyhammer").glob("runs/*/agents/*.log")
+    assert "it is ********" in log.read_text()
+    told = [done.stdout, done.stderr]
+    told += [sidecar(project, *words).stdout for words in (("status", "--json"), ("logs", log.parts[-3], "--json"))]
+    assert all(SECRET not in text for text in told), told
+    for path in (project / ".swissarmyhammer").rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+# --- the document
+
+
+def test_each_line_of_the_document_names_tests_that_exist() -> None:
+    text = (REPOSITORY / "SECURITY.md").read_text()
+    rows = [row for row in re.findall(r"(?m)^\|(.+)\|$", text) if not set(row) <= set("-| ") and "| test" not in row]
+    assert len(rows) > 25
+    for row in rows:
+        named = re.findall(r"`(tests/\S+\.py)::(\w+)`", row)
+        assert named, f"no test: {row}"
+        for path, name in named:
+            tree = ast.parse((REPOSITORY / path).read_text())
+            assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

@@ -1,0 +1,127 @@
+"""`sidecar service` where no service manager takes part: what it would write, and what systemd thinks of that.
+
+What it does to a real systemd is the subject of tests/integration/systemd.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[2] / "systemd"
+SIDECAR = [sys.executable, "-m", "sidecar"]
+# Of ten; the least that is left with agents that can work. A unit without any of it has 9.6.
+MOST_EXPOSED = 40
+with_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "a project"
+    (root / ".swissarmyhammer").mkdir(parents=True)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _alone(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the project, and the manager of whoever runs the tests is not to be found."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={tmp_path}/none")
+    monkeypatch.chdir(project)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SIDECAR, "service", *arguments], capture_output=True, text=True, check=False)
+
+
+def escaped(path: Path) -> str:
+    return str(path).strip("/").replace("-", "\\x2d").replace(" ", "\\x20").replace("/", "-")
+
+
+@pytest.mark.parametrize("scope", ["--user", "--system"])
+def test_print_shows_the_unit_and_writes_nothing(scope: str, project: Path) -> None:
+    before = sorted(Path(os.environ["HOME"]).rglob("*"))
+    result = run("install", scope, "--print")
+    assert result.returncode == 0
+    assert "\nExecStart=:" in result.stdout
+    assert result.stdout.splitlines()[0].startswith("# Written by `sidecar service install`")
+    assert f"sidecar@{escaped(project)}.service would have this in it" in result.stderr
+    assert sorted(Path(os.environ["HOME"]).rglob("*")) == before
+    person = [line for line in result.stdout.splitlines() if line.startswith("User=")]
+    assert person == ([f"User={pwd.getpwuid(project.stat().st_uid).pw_name}"] if scope == "--system" else [])
+
+
+@with_systemd
+@pytest.mark.parametrize("scope", ["--user", "--system"])
+def test_systemd_has_nothing_to_say_against_what_is_written(scope: str, tmp_path: Path) -> None:
+    unit = tmp_path / "sidecar@srv-app.service"
+    unit.write_text(run("install", scope, "--print").stdout)
+    assert verified(unit) == (0, "")
+
+
+@with_systemd
+@pytest.mark.parametrize(
+    "name",
+    sorted(str(path.relative_to(UNITS)) for kind in ("service", "path", "timer") for path in UNITS.rglob(f"*.{kind}")),
+)
+def test_systemd_has_nothing_to_say_against_any_unit(name: str) -> None:
+    assert verified(UNITS / name) == (0, "")
+
+
+@with_systemd
+def test_systemd_would_say_something_against_a_wrong_one(tmp_path: Path) -> None:
+    wrong = tmp_path / "sidecar@.service"
+    wrong.write_text((UNITS / "sidecar@.service").read_text().replace("KillMode=", "KilMode="))
+    code, told = verified(wrong)
+    assert code != 0
+    assert "KilMode" in told
+
+
+def verified(unit: Path) -> tuple[int, str]:
+    command = ["systemd-analyze", "verify", "--recursive-errors=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@with_systemd
+def test_the_system_unit_is_hardened_as_far_as_agents_can_bear_it(tmp_path: Path) -> None:
+    unit = tmp_path / "sidecar@.service"
+    content = run("install", "--system", "--print").stdout
+    # Any account but root's: a project that belongs to root is worse, and `install` says so.
+    unit.write_text(re.sub("(?m)^User=.*", "User=daemon", content))
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--no-pager", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout.splitlines()[-1]
+    unit.write_text(unit.read_text().replace("CapabilityBoundingSet=\n", ""))
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="launchd takes part there")
+def test_without_a_manager_one_line_says_so_and_nothing_is_left() -> None:
+    before = sorted(Path(os.environ["HOME"]).rglob("*"))
+    result = run("install", "--user")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "systemd does not run here" in result.stderr or "you have no service manager here" in result.stderr
+    assert sorted(Path(os.environ["HOME"]).rglob("*")) == before
+
+
+def test_what_is_not_installed_has_no_status_and_needs_no_uninstall() -> None:
+    for action in ("status", "logs"):
+        result = run(action, "--user")
+        assert (result.returncode, "is not installed; `sidecar service install`" in result.stdout) == (2, True)
+    assert run("uninstall", "--user").returncode == 0
+
+
+def test_one_cannot_ask_for_both_or_for_nothing() -> None:
+    for arguments in (["install", "--user", "--system"], [], ["begin"]):
+        result = run(*arguments)
+        assert result.returncode == 2
+        assert "usage: sidecar service" in result.stderr
