@@ -1,0 +1,1 @@
+"""The soak: a storm on one project, and the auditor who says whether every promise held."""
