@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agents, boundary, catalog, report, startup, state, store, validating, watching
+from benchmarks import agents, boundary, catalog, engine, mcp, report, startup, state, store, validating, watching
 
 SUBJECTS = {
     "startup": startup.measure,
@@ -16,6 +16,8 @@ SUBJECTS = {
     "catalog": catalog.measure,
     "validating": validating.measure,
     "store": store.measure,
+    "engine": engine.measure,
+    "mcp": mcp.measure,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,8 @@ from statistics import median
 from benchmarks.report import Figure
 from sidecar.model import ulid
 
+FIRST_LIST = "sidecar flow list, the first time"
+
 
 def measure(*, quick: bool) -> list[Figure]:
     """Alternating rounds, so that a noisy moment hits all of them alike."""
@@ -21,22 +24,35 @@ def measure(*, quick: bool) -> list[Figure]:
         (Path(project) / ".swissarmyhammer" / "workspaces" / "ws").mkdir(parents=True)
         for _ in range(1_000):  # runs that are over must not slow down the stopping of one that is not
             (Path(project) / ".swissarmyhammer" / "runs" / ulid.new()).mkdir(parents=True)
+        definition = (Path(__file__).parents[2] / "workflows" / "plan.yaml").read_text()
+        workflows = Path(project) / ".swissarmyhammer" / "workflows"
+        workflows.mkdir()
+        for number in range(100):
+            (workflows / f"plan-{number}.yaml").write_text(definition)
         commands = {
             "bare": [sys.executable, "-I", "-c", "pass"],
             "sidecar stop WS": [sidecar, "stop", "ws"],
             "sidecar abort REASON": [sidecar, "abort", "tests are red"],
             "scripts/sidecar stop WS": [script, "stop", "ws"],
             "sidecar --help": [sidecar, "--help"],
+            "sidecar flow list, 100 workflows": [sidecar, "flow", "list"],
+            FIRST_LIST: [sidecar, "flow", "list"],
+            "a shell's tab": [sidecar, "__complete", "flow", "run", ""],
             "touch": ["touch", ".stop"],
         }
         taken: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(15 if quick else 60):
+        for number in range(15 if quick else 60):
             for name, command in commands.items():
+                if name == FIRST_LIST and number >= 5:  # it is slow enough to be measured by a few
+                    continue
+                cache = "/dev/null" if name == FIRST_LIST else f"{project}/cache"
+                environment = {**os.environ, "XDG_CACHE_HOME": cache}
                 begin = time.perf_counter()
-                subprocess.run(command, cwd=project, stdout=subprocess.DEVNULL, check=True)
+                subprocess.run(command, cwd=project, env=environment, stdout=subprocess.DEVNULL, check=True)
                 taken[name].append((time.perf_counter() - begin) * 1000)
     bare = median(taken.pop("bare"))
     limits = {"sidecar stop WS": 2.0, "sidecar abort REASON": 2.0, "sidecar --help": 8.0}
+    limits["sidecar flow list, 100 workflows"] = 12.0
     return [
         Figure(f"start: {name}", median(times), "ms", "python -I -c pass", bare, limits.get(name))
         for name, times in taken.items()
