@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
+DOCUMENTS = ["README.md", *(f"docs/{name}.md" for name in ("signals", "language", "agents", "mcp", "operations"))]
+OUTPUTS = ("Workspace not found", "tidy: ")  # how the blocks begin that show what is printed
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Typed(NamedTuple):
+    """What came of the commands of a document."""
+
+    document: str
+    code: int
+    stdout: str
+    stderr: str
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -25,32 +36,41 @@ def is_about_the_checkout(block: str) -> bool:
     return "./scripts/" in block or "pipx install" in block
 
 
-@pytest.fixture(scope="module")
-def transcript(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """All blocks of the README, typed into one shell."""
+@pytest.fixture(scope="module", params=DOCUMENTS)
+def typed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Typed:
+    """All blocks of a document, typed into one shell of a newcomer."""
+    document: str = request.param
     home = tmp_path_factory.mktemp("newcomer")
-    (home / ".swissarmyhammer" / "workspaces" / "my-task").mkdir(parents=True)  # for the first two lines
     project = home / "project"
-    project.mkdir()
-    shutil.copytree(home / ".swissarmyhammer", project / ".swissarmyhammer")
-    typed = "\n".join(block for block in blocks("README.md", "sh") if not is_about_the_checkout(block))
+    (project / ".swissarmyhammer" / "workspaces" / "my-task").mkdir(parents=True)  # for the README's first two lines
+    lines = "\n".join(block for block in blocks(document, "sh") if not is_about_the_checkout(block))
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(home), "LANG": "C.UTF-8"}
-    return subprocess.run(
-        ["sh", "-eu"], input=typed, cwd=project, env=environment, capture_output=True, text=True, check=False
+    done = subprocess.run(
+        ["sh", "-eu"], input=lines, cwd=project, env=environment, capture_output=True, text=True, check=False
     )
+    return Typed(document, done.returncode, done.stdout, done.stderr)
 
 
-def test_every_command_in_the_readme_works(transcript: subprocess.CompletedProcess[str]) -> None:
-    assert transcript.returncode == 0, transcript.stderr
+def test_every_command_in_the_documentation_works(typed: Typed) -> None:
+    assert typed.code == 0, typed.stderr
 
 
-def test_what_the_readme_shows_is_what_is_printed(transcript: subprocess.CompletedProcess[str]) -> None:
-    printed = transcript.stdout + transcript.stderr
-    output = ("Stop signal sent", "Workspace not found", "tidy: ")
-    shown = [block for block in blocks("README.md", "text") if block.startswith(output)]
-    assert len(shown) == len(output)
+def test_what_the_documentation_shows_is_what_is_printed(typed: Typed) -> None:
+    shown = [block for block in blocks(typed.document, "text") if block.startswith(OUTPUTS)]
     for block in shown:
-        assert block in printed
+        assert block in typed.stdout + typed.stderr
+
+
+def test_some_outputs_are_shown() -> None:
+    shown = [block for document in DOCUMENTS for block in blocks(document, "text") if block.startswith(OUTPUTS)]
+    assert len(shown) == len(OUTPUTS)
+
+
+def test_every_page_of_the_documentation_is_run_and_linked() -> None:
+    pages = {f"docs/{path.name}" for path in (CHECKOUT / "docs").glob("*.md")}
+    assert pages <= set(DOCUMENTS)
+    text = (CHECKOUT / "README.md").read_text()
+    assert [page for page in pages if f"({page})" not in text] == []
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
