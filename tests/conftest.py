@@ -15,6 +15,7 @@ hypothesis.settings.load_profile("sidecar")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="chaos and soak tests in their long form")
     parser.addoption("--real-agents", action="store_true", help="also the real claude, codex and gemini")
+    parser.addoption("--real-clients", action="store_true", help="also MCP's conformance suite and Inspector")
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,22 @@ def test_the_wheel_contains_every_built_in_workflow(built: Path) -> None:
     )
 
 
+def test_the_wheel_contains_every_built_in_prompt(built: Path) -> None:
+    names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
+    prompts = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "sidecar/builtin/prompts").glob("*.md")}
+    assert prompts
+    assert prompts == {name for name in names if name.startswith("sidecar/builtin/prompts/")}
+
+
+def test_the_wheel_contains_every_unit(built: Path) -> None:
+    names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
+    units = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "systemd").rglob("*") if path.is_file()}
+    assert units
+    assert {f"sidecar/builtin/{unit}" for unit in units} == {
+        n for n in names if n.startswith("sidecar/builtin/systemd/")
+    }
+
+
 def test_the_wheel_contains_the_package_and_nothing_of_the_checkout_besides(built: Path) -> None:
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"sidecar", "agent_sidecar"}

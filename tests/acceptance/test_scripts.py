@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-INGREDIENTS = ("pyproject.toml", "README.md", "LICENSE", "requirements", "scripts", "sidecar", "workflows")
+INGREDIENTS = ("pyproject.toml", "README.md", "LICENSE", "requirements", "scripts", "sidecar", "workflows", "systemd")
 
 
 def run(checkout: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
