@@ -9,8 +9,8 @@ import anyio
 
 from sidecar.display.person import TerminalPerson
 from sidecar.display.seat import Seat
-from sidecar.engine.answers import accepted, matching
 from sidecar.engine.evaluation import Texts, View
+from sidecar.engine.work.answers import accepted, matching
 from sidecar.errors import InputError
 
 if TYPE_CHECKING:

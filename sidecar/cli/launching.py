@@ -110,11 +110,11 @@ def _prepared(
 
 
 def _dry_run(project: Project, prepared: Prepared, *, as_json: bool) -> int:
-    from sidecar.engine import plan  # noqa: PLC0415
+    from sidecar.engine.plan.explain import explain  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
     with Script() as script:
-        found = plan.explain(prepared.definition, prepared.inputs, script, project.root, project.settings)
+        found = explain(prepared.definition, prepared.inputs, script, project.root, project.settings)
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if as_json else "\n".join(found.lines()))
     return OK
 

@@ -27,7 +27,7 @@ def main(arguments: list[str], project: str | None) -> int:
     """Print it; with `-f` until the run ends."""
     options = _parser().parse_args(arguments)
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
-    from sidecar.engine.run_log import NAME  # noqa: PLC0415
+    from sidecar.engine.record.run_log import NAME  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
     with journal_with(root, options.run) as (database, run):
@@ -90,7 +90,7 @@ def _pieces(path: str) -> Callable[[], Iterator[str]]:
     """What was added to a file since the last time: whole lines, and at the end the rest."""
     from codecs import getincrementaldecoder  # noqa: PLC0415
 
-    from sidecar.engine.run_log import FORMER  # noqa: PLC0415
+    from sidecar.engine.record.run_log import FORMER  # noqa: PLC0415
 
     decoder = getincrementaldecoder("utf-8")("replace")
     file = _opened(path + FORMER if os.path.exists(path + FORMER) else path)
@@ -148,7 +148,7 @@ def _as_json(event: object) -> str:
 
 
 def _as_text(event: object) -> str | None:
-    from sidecar.engine import run_log  # noqa: PLC0415
+    from sidecar.engine.record import run_log  # noqa: PLC0415
 
     told = run_log.line(event)  # type: ignore[arg-type]
     return None if told is None else told + "\n"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sidecar.engine.cursor import Cursor
-from sidecar.engine.parts import Part
+from sidecar.engine.program.parts import Part
 from sidecar.engine.threads import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sidecar.engine.frames import State
+    from sidecar.engine.program.frames import State
     from sidecar.engine.spaces import Path, Spaces
     from sidecar.model.steps_control import Steps
 

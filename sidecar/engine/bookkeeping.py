@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.state.reactive import Write
 
 if TYPE_CHECKING:
-    from sidecar.engine.actions import Error
+    from sidecar.engine.program.actions import Error
     from sidecar.engine.spaces import Space
 
 

@@ -13,7 +13,7 @@ from sidecar.signals import trailers
 if TYPE_CHECKING:
     from typing import Literal
 
-    from sidecar.engine.image import Image
+    from sidecar.engine.record.image import Image
     from sidecar.model.steps import StepBase
     from sidecar.model.workflow import RunLimits
     from sidecar.signals.board import Board, Request

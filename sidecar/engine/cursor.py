@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sidecar.engine import asks, failing, frames_json, moves
-from sidecar.engine.actions import (
+from sidecar.engine.program import asks, failing, frames_json, moves
+from sidecar.engine.program.actions import (
     Answer,
     Boundary,
     Completed,
@@ -35,15 +35,15 @@ from sidecar.engine.actions import (
     TaskCompleted,
     TaskFailed,
 )
-from sidecar.engine.frames import State, replace
+from sidecar.engine.program.frames import State, replace
 from sidecar.model.steps import Fallible
 from sidecar.model.steps_control import IncludeWorkflow, Loop
 
 if TYPE_CHECKING:
-    from sidecar.engine.actions import Action, Error, Json, Outcome
-    from sidecar.engine.frames import Batch, Frame
-    from sidecar.engine.frames_json import PartAt
-    from sidecar.engine.parts import Part
+    from sidecar.engine.program.actions import Action, Error, Json, Outcome
+    from sidecar.engine.program.frames import Batch, Frame
+    from sidecar.engine.program.frames_json import PartAt
+    from sidecar.engine.program.parts import Part
 
 # Where a run goes back to when it is resumed in the middle of a step. The phases that are missing are boundaries
 # themselves, or are asked again without harm.

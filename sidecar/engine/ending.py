@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sidecar.engine.actions import Error
+    from sidecar.engine.program.actions import Error
     from sidecar.signals.board import Request
     from sidecar.store.journal import Ending as Status
 

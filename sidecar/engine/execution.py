@@ -12,7 +12,7 @@ from sidecar.engine.closing import close, greet
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.finishing import end_between, finish
 from sidecar.engine.opened import CHANGED, OpenRun, load, prepare_resume, signal_directories
-from sidecar.engine.run_log import RunLog
+from sidecar.engine.record.run_log import RunLog
 from sidecar.engine.vigil import watched
 from sidecar.errors import DefinitionChanged, SidecarError, StoreError
 from sidecar.model import run as kinds

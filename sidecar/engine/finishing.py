@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar.engine import aftermath
-from sidecar.engine.actions import Finished, LimitReached
 from sidecar.engine.ending import Ending
 from sidecar.engine.opened import end_reason
+from sidecar.engine.program.actions import Finished, LimitReached
 from sidecar.errors import SidecarError
 from sidecar.model import run as kinds
 
 if TYPE_CHECKING:
-    from sidecar.engine.actions import Action, Error
     from sidecar.engine.opened import OpenRun
+    from sidecar.engine.program.actions import Action, Error
 
 
 async def finish(opened: OpenRun, action: Action) -> Ending | None:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from sidecar.catalog import workflows
 from sidecar.engine import bookkeeping
-from sidecar.engine.actions import Completed
-from sidecar.engine.durations import positive_s
-from sidecar.engine.image import included_path
 from sidecar.engine.outcomes import error_of
+from sidecar.engine.program.actions import Completed
+from sidecar.engine.record.image import included_path
+from sidecar.engine.work.durations import positive_s
 from sidecar.errors import SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.parameters import bind
 
 if TYPE_CHECKING:
-    from sidecar.engine.actions import Include, Leave
     from sidecar.engine.outcomes import Outcomes
+    from sidecar.engine.program.actions import Include, Leave
     from sidecar.engine.threads import Thread
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.engine.durations import positive_s
 from sidecar.engine.outcomes import error_of
+from sidecar.engine.work.durations import positive_s
 from sidecar.errors import SidecarError
 from sidecar.model.steps_control import IncludeWorkflow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from sidecar.engine.actions import Error
     from sidecar.engine.evaluation import View
     from sidecar.engine.outcomes import Outcomes
+    from sidecar.engine.program.actions import Error
     from sidecar.engine.threads import Thread
 
 

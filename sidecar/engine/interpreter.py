@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 import anyio.lowlevel
 
-from sidecar.engine import aftermath, asks, including
-from sidecar.engine.actions import (
+from sidecar.engine import aftermath, including
+from sidecar.engine.ending import Ending, RunEnds
+from sidecar.engine.including_time import IncludingTimes, in_time
+from sidecar.engine.needs import is_for_agent
+from sidecar.engine.outcomes import Outcomes, error_of
+from sidecar.engine.program import asks
+from sidecar.engine.program.actions import (
     Answer,
     Boundary,
     Completed,
@@ -26,10 +31,6 @@ from sidecar.engine.actions import (
     Run,
     Settle,
 )
-from sidecar.engine.ending import Ending, RunEnds
-from sidecar.engine.including_time import IncludingTimes, in_time
-from sidecar.engine.needs import is_for_agent
-from sidecar.engine.outcomes import Outcomes, error_of
 from sidecar.engine.working import Work
 from sidecar.errors import SidecarError
 from sidecar.model import run as kinds
@@ -38,13 +39,13 @@ from sidecar.model.steps_control import ParallelForEach, While
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.engine.actions import Action
     from sidecar.engine.boundary import Gate
     from sidecar.engine.context import Surroundings
-    from sidecar.engine.frames import State
-    from sidecar.engine.image import Image
-    from sidecar.engine.ledger import Ledger
     from sidecar.engine.processes import Processes
+    from sidecar.engine.program.actions import Action
+    from sidecar.engine.program.frames import State
+    from sidecar.engine.record.image import Image
+    from sidecar.engine.record.ledger import Ledger
     from sidecar.engine.spaces import Path
     from sidecar.engine.threads import Thread
 

@@ -14,13 +14,13 @@ from sidecar.catalog import imports
 from sidecar.engine.boundary import Gate
 from sidecar.engine.context import Surroundings
 from sidecar.engine.dispatch_local import LocalDispatch
-from sidecar.engine.image import Image, back_to_boundary
 from sidecar.engine.interpreter import Interpreter
-from sidecar.engine.ledger import Ledger
-from sidecar.engine.mcp_clients import McpClients
+from sidecar.engine.mcp_client.clients import McpClients
 from sidecar.engine.parallel import KIND, Batches
 from sidecar.engine.processes import Processes
-from sidecar.engine.replaying import replay
+from sidecar.engine.record.image import Image, back_to_boundary
+from sidecar.engine.record.ledger import Ledger
+from sidecar.engine.record.replaying import replay
 from sidecar.errors import StoreError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.engine import asks, bookkeeping
-from sidecar.engine.actions import Answer, Completed, Evaluate, Failed, FailedAround
+from sidecar.engine import bookkeeping
+from sidecar.engine.program import asks
+from sidecar.engine.program.actions import Answer, Completed, Evaluate, Failed, FailedAround
 from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.steps import Working
 
 if TYPE_CHECKING:
-    from sidecar.engine.actions import Error, Scope, Settle
     from sidecar.engine.cursor import Cursor
     from sidecar.engine.evaluation import View
-    from sidecar.engine.image import Image
-    from sidecar.engine.ledger import Ledger
+    from sidecar.engine.program.actions import Error, Scope, Settle
+    from sidecar.engine.record.image import Image
+    from sidecar.engine.record.ledger import Ledger
     from sidecar.engine.spaces import Path, Space
     from sidecar.engine.threads import Thread
     from sidecar.model.steps import StepBase

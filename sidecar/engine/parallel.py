@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine.actions import Parallel
 from sidecar.engine.dispatch import Task
 from sidecar.engine.ending import RunEnds
 from sidecar.engine.outcomes import error_of
+from sidecar.engine.program.actions import Parallel
 from sidecar.engine.task_threads import TaskThreads, open_batches
 from sidecar.errors import SidecarError, StepFailed, StoreError
 

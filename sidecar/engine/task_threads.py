@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import workflows
-from sidecar.engine import aftermath, needs, sub_agent
-from sidecar.engine.actions import Finished, LimitReached, Parallel
+from sidecar.engine import aftermath, needs
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.outcomes import error_of
+from sidecar.engine.program.actions import Finished, LimitReached, Parallel
+from sidecar.engine.work import sub_agent
 from sidecar.errors import SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.state.reactive import Write
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.catalog.imports import Definition
-    from sidecar.engine.actions import Error, Scope
     from sidecar.engine.cursor import Cursor
     from sidecar.engine.interpreter import Interpreter
+    from sidecar.engine.program.actions import Error, Scope
     from sidecar.engine.threads import Thread
     from sidecar.model.run import Driver
     from sidecar.model.workflow import SubAgentTask

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine.actions import Scope
+from sidecar.engine.program.actions import Scope
 from sidecar.model.steps_control import IncludeWorkflow, Loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.engine.actions import Error
     from sidecar.engine.cursor import Cursor
-    from sidecar.engine.frames import State
+    from sidecar.engine.program.actions import Error
+    from sidecar.engine.program.frames import State
     from sidecar.engine.spaces import Path
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar.engine import bookkeeping
-from sidecar.engine.actions import Completed
 from sidecar.engine.context import AnswerNeeded, Context
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.outcomes import error_of
+from sidecar.engine.program.actions import Completed
 from sidecar.engine.steps import HANDLERS
 from sidecar.errors import SidecarError, StoreError
 from sidecar.model import run as kinds
@@ -20,12 +20,12 @@ from sidecar.model.steps import ApplyHints, StateUpdate, UserInput, UserMessage,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sidecar.engine.actions import Error, Run
     from sidecar.engine.boundary import Gate
     from sidecar.engine.context import Surroundings
     from sidecar.engine.evaluation import View
     from sidecar.engine.outcomes import Outcomes
     from sidecar.engine.processes import Processes
+    from sidecar.engine.program.actions import Error, Run
     from sidecar.engine.threads import Thread
     from sidecar.model.steps import StepBase
 

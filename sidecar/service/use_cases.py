@@ -9,14 +9,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar.catalog import agents, prompts, workflows
-from sidecar.engine import agent_driven, plan
-from sidecar.engine.agent_driven import AgentDriven
-from sidecar.engine.answers import accepted, matching
+from sidecar.engine.agent_driven import driver
+from sidecar.engine.agent_driven.driver import AgentDriven
+from sidecar.engine.agent_driven.live import LiveRun
 from sidecar.engine.ending import Ending
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.image import Image
-from sidecar.engine.live import LiveRun
 from sidecar.engine.opened import load
+from sidecar.engine.plan.explain import explain
+from sidecar.engine.record.image import Image
+from sidecar.engine.work.answers import accepted, matching
 from sidecar.errors import ExpressionError, InputError
 from sidecar.model import run as kinds
 from sidecar.service import adhoc, following, looking, starting
@@ -229,7 +230,7 @@ class UseCases:
         try:
             run_id = starting.create(self.owner.journal, prepared, driver="agent")
             with RunLock(self.project.root, run_id, prepared.workspace) as lock:
-                agent_driven.begin(self.owner, run_id, image, lock.started_at)
+                driver.begin(self.owner, run_id, image, lock.started_at)
             state = image.spaces[()].state.flattened()
         finally:
             image.spaces.close()
@@ -265,7 +266,7 @@ class UseCases:
         elif run.status != "running":
             self._driven.pop(workflow_id, None)
             with RunLock(self.project.root, workflow_id, run.workspace) as lock:
-                agent_driven.resume(self.owner, workflow_id, lock.started_at, feedback)
+                driver.resume(self.owner, workflow_id, lock.started_at, feedback)
         return self._resumed(self._run(workflow_id))
 
     def _resumed(self, run: Run) -> Json:
@@ -447,7 +448,7 @@ class UseCases:
     # --- inside
 
     def _plan(self, definition: Definition, inputs: Json) -> Json:
-        return plan.explain(definition, inputs, self.owner.script, self.project.root, self.project.settings).to_json()
+        return explain(definition, inputs, self.owner.script, self.project.root, self.project.settings).to_json()
 
     def _run(self, run_id: str) -> Run:
         return self.owner.journal.run(run_id)

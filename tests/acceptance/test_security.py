@@ -260,7 +260,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_it_is_stopped_leads_nowher
 
 @pytest.mark.parametrize("name", ["runs/{run}/lock", "live/{run}", "runs/{run}/run.log"])
 def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(project: Path, name: str) -> None:
-    from sidecar.engine.run_log import RunLog
+    from sidecar.engine.record.run_log import RunLog
     from sidecar.model.run import MESSAGE, RunEvent
 
     run_id = "0" * 26

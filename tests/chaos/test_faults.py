@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.ledger import Ledger
+from sidecar.engine.record.ledger import Ledger
 from sidecar.errors import StoreError
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database, open_database

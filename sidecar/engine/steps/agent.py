@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sidecar.engine import output
-from sidecar.engine.agent_turn import Order, Taken, named_prompt, take_turn
-from sidecar.engine.json_in_text import fenced
+from sidecar.engine.work import output
+from sidecar.engine.work.agent_turn import Order, Taken, named_prompt, take_turn
+from sidecar.engine.work.json_in_text import fenced
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine.command import Command, exit_text, timeout_text
-from sidecar.engine.output import nothing
+from sidecar.engine.work.command import Command, exit_text, timeout_text
+from sidecar.engine.work.output import nothing
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:

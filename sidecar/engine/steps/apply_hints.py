@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sidecar.engine.agent_turn import Order, Taken, take_turn
-from sidecar.engine.json_in_text import last_count, last_object
+from sidecar.engine.work.agent_turn import Order, Taken, take_turn
+from sidecar.engine.work.json_in_text import last_count, last_object
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:

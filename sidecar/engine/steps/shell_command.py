@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.engine.command import Command
+from sidecar.engine.work.command import Command
 
 if TYPE_CHECKING:
     from sidecar.engine.context import Context

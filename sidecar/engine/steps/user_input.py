@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine.answers import accepted, matching
 from sidecar.engine.context import AnswerNeeded
-from sidecar.engine.durations import positive_s
+from sidecar.engine.work.answers import accepted, matching
+from sidecar.engine.work.durations import positive_s
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:

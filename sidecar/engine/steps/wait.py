@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.engine.durations import duration_s, positive_s
+from sidecar.engine.work.durations import duration_s, positive_s
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:

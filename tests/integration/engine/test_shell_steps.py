@@ -17,10 +17,10 @@ import pytest
 from sidecar.agents.launch import Launch
 from sidecar.agents.process import Agent, Supervisor
 from sidecar.config import Settings
-from sidecar.engine import command
 from sidecar.engine.context import Context, Surroundings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import agent_shell_command, shell_command
+from sidecar.engine.work import command
 from sidecar.errors import StepFailed, TemplateError
 from sidecar.model.agent import AgentEnded, EndReason
 from sidecar.model.run import SAID

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine import actions, parts
 from sidecar.engine.cursor import Cursor, LoopCount
-from sidecar.engine.parts import Part
+from sidecar.engine.program import actions, parts
+from sidecar.engine.program.parts import Part
 from sidecar.errors import DefinitionChanged, SidecarError
 from sidecar.model.numbering import numbered
 from sidecar.model.workflow import Workflow

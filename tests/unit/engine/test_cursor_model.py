@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.engine import actions, parts
 from sidecar.engine.cursor import Cursor
-from sidecar.engine.parts import Part
+from sidecar.engine.program import actions, parts
+from sidecar.engine.program.parts import Part
 from sidecar.model.language import has_template
 from sidecar.model.numbering import numbered
 from sidecar.model.steps import Exit, Fallible

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine import actions, parts
 from sidecar.engine.cursor import Cursor
-from sidecar.engine.parts import Part
+from sidecar.engine.program import actions, parts
+from sidecar.engine.program.parts import Part
 from sidecar.errors import DefinitionChanged
 from sidecar.model.numbering import numbered
 from sidecar.model.workflow import Workflow

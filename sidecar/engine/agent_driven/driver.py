@@ -1,0 +1,196 @@
+"""A run that an agent outside drives: it asks for the next step, does it, and says what came of it.
+
+Between two calls nobody holds the run: another process may have changed it meanwhile, which the journal tells.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from sidecar.engine.agent_driven.hands import Hands
+from sidecar.engine.closing import close, greet
+from sidecar.engine.ending import RunEnds
+from sidecar.engine.finishing import end_between
+from sidecar.engine.opened import OpenRun, load, prepare_resume
+from sidecar.engine.record.replaying import pass_boundaries
+from sidecar.engine.vigil import watched
+from sidecar.errors import InputError, StoreError
+from sidecar.signals.liveness import RunLock
+from sidecar.store.steps import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from sidecar.engine.ending import Ending
+    from sidecar.engine.owner import Owner
+    from sidecar.engine.record.image import Image
+    from sidecar.engine.threads import Thread
+    from sidecar.model.run import RunEvent
+
+    Told = dict[str, Any]
+
+
+class AgentDriven:
+    """One run as its caller sees it. Calls on one run follow each other; calls on different runs do not wait."""
+
+    def __init__(self, owner: Owner, run_id: str, hear: Callable[[RunEvent], None]) -> None:
+        self._owner = owner
+        self._run_id = run_id
+        self._hear = hear
+        self._opened: OpenRun | None = None
+        self._turn = anyio.Lock()
+
+    async def next_step(self, task_id: str | None = None, holder: str = "") -> Told:
+        """The step that is to be done now: the same until it is done. At the end `{"step": null, status, reason}`."""
+        told = await self._during(lambda hands: hands.next_step(task_id, holder))
+        return self._over() if told is None else told
+
+    async def step_complete(
+        self,
+        step_id: str,
+        *,
+        status: str = "success",
+        result: Any = None,
+        error: str | None = None,
+        task_id: str | None = None,
+    ) -> Told:
+        """A step was done outside, or failed there."""
+        if self._owner.journal.run(self._run_id).status != "running":
+            return self._refused(step_id)
+        told = await self._during(
+            lambda hands: hands.step_complete(step_id, status=status, result=result, error=error, task_id=task_id)
+        )
+        return {"success": True, **self._over()} if told is None else told
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[OpenRun | None]:
+        """The run for a moment, for whoever reads or writes its state; None where it is over."""
+        async with self._turn:
+            run = self._owner.journal.run(self._run_id)
+            with RunLock(self._owner.root, self._run_id, run.workspace):
+                yield self._current()
+
+    def end(self, opened: OpenRun, ending: Ending) -> None:
+        """The caller ends it."""
+        close(opened, ending)
+
+    # --- inside
+
+    async def _during(self, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
+        """Something with the run in hand; None where the run is over, before or by it."""
+        async with self._turn:
+            run = self._owner.journal.run(self._run_id)
+            with RunLock(self._owner.root, self._run_id, run.workspace):
+                opened = self._current()
+                if opened is None:
+                    return None
+                told = await self._turned(opened, do)
+                if opened.lost is not None:
+                    self._forget()
+                    raise opened.lost
+                if opened.ending is None:
+                    opened.ledger.commit()
+                    return told
+                close(opened, opened.ending)
+                self._forget()
+                return None
+
+    async def _turned(self, opened: OpenRun, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
+        told: Told | None = None
+        opened.scope = anyio.CancelScope()
+        async with watched(opened):
+            try:
+                with opened.scope:
+                    told = await self._inside(opened, do)
+            except RunEnds as ends:
+                opened.note(ends.ending)
+            except StoreError as error:
+                opened.lost = opened.lost or error
+        return told
+
+    async def _inside(self, opened: OpenRun, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
+        async with opened.workshop():
+            while True:
+                try:
+                    told = await do(Hands(opened))
+                    await opened.batches.quiet()  # what is done here is done before the call returns
+                except RunEnds as ends:
+                    ending = await end_between(opened, ends.ending)
+                    if ending is None:
+                        continue
+                    opened.note(ending)
+                    return None
+                return told
+
+    def _current(self) -> OpenRun | None:
+        """The run as the journal has it now; what is in memory is used where nobody else wrote meanwhile."""
+        owner = self._owner
+        run = owner.journal.run(self._run_id)
+        if run.status != "running":
+            self._forget()
+            return None
+        last = owner.journal.last_seq(self._run_id)
+        if self._opened is not None and self._opened.ledger.seq == last:
+            return self._opened
+        self._forget()
+        image = load(owner, run)
+        image.main.handed = True
+        for thread in image.main.walk():
+            _to_handed_step(owner, run.run_id, thread)
+        # Its agent has been at work since the last that the journal knows of.
+        at = owner.journal.events(self._run_id, after=last - 1)[-1].at
+        image.counters.duration_s += max(owner.database.clock() - at, 0.0)
+        started_at = float(run.details.get("started_at", 0.0))
+        self._opened = OpenRun(owner, run, image, started_at, self._hear)
+        greet(self._opened)
+        return self._opened
+
+    def _forget(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _refused(self, step_id: str) -> Told:
+        """The run is over: a step that was reported before does no harm."""
+        last = Steps(self._owner.database).last(self._run_id, step_id)
+        if last is not None and last.status in ("completed", "failed"):
+            return {"success": True, "message": f"nothing to do: {step_id} was reported before, as {last.status}"}
+        run = self._owner.journal.run(self._run_id)
+        raise InputError(f"run {self._run_id} is {run.status}: {run.reason or 'it takes no more steps'}")
+
+    def _over(self) -> Told:
+        run = self._owner.journal.run(self._run_id)
+        return {"step": None, "status": run.status, "reason": run.reason or ""}
+
+
+def _to_handed_step(owner: Owner, run_id: str, thread: Thread) -> None:
+    """A step that is in an agent's hands was begun: the thread stands at it, not before it."""
+    if owner.handouts.held(run_id, thread.task_id or "") is not None:
+        pass_boundaries(thread)
+
+
+def begin(owner: Owner, run_id: str, image: Image, started_at: float) -> None:
+    """The start of a run that an agent drives: journalled, with its first checkpoint."""
+    run = owner.journal.run(run_id)
+    with owner.database.transaction():
+        owner.journal.change(run_id, details={**run.details, "started_at": started_at})
+        owner.journal.begin(run_id, {"workflow": run.workflow, "was": run.status})
+        seq, states = owner.journal.last_seq(run_id), owner.journal.last_state(run_id)
+        owner.checkpoints.save(run_id, {**image.to_json(), "seq": seq, "states": states})
+
+
+def resume(owner: Owner, run_id: str, started_at: float, feedback: str | None) -> None:
+    """Go on with a run that an agent drives, from its last boundary. What was handed out is handed out anew."""
+    run = owner.journal.run(run_id)
+    image = load(owner, run)
+    try:
+        with owner.database.transaction():
+            for handout in owner.handouts.all_held(run_id):
+                owner.handouts.take_back(run_id, handout.task_id)
+            prepare_resume(owner, run, image, feedback)
+            begin(owner, run_id, image, started_at)
+    finally:
+        image.spaces.close()

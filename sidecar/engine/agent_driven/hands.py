@@ -1,0 +1,284 @@
+"""What agents outside have in hand of an open run: each thread's step, given out, and taken back when it is reported.
+
+For a run that an agent drives, and for the tasks of any run that an agent of their own does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sidecar.engine.agent_driven import handing, reported
+from sidecar.engine.ending import RunEnds
+from sidecar.engine.finishing import finish
+from sidecar.engine.outcomes import error_of
+from sidecar.engine.program.actions import Boundary, Finished, Parallel, Run
+from sidecar.engine.task_threads import open_batches, stands_at
+from sidecar.engine.threads import task_id as id_of_task
+from sidecar.engine.work.agent_turn import named_prompt
+from sidecar.engine.work.sub_agent import PROMPT_NAME
+from sidecar.errors import InputError, SidecarError, StoreError
+from sidecar.model import run as kinds
+from sidecar.store.steps import Steps
+
+if TYPE_CHECKING:
+    from sidecar.engine.opened import OpenRun
+    from sidecar.engine.program.actions import Action, Error
+    from sidecar.engine.threads import Thread
+    from sidecar.store.handouts import Handout
+
+_WHICH_TASK = "the one that you are given with this prompt"  # one prompt serves all tasks of a step
+
+
+class Hands:
+    """The steps of one open run, for those who ask for them. RunEnds where the run ends with what was asked."""
+
+    def __init__(self, opened: OpenRun) -> None:
+        self._opened = opened
+        self._owner = opened.owner
+        self._run_id = opened.run.run_id
+        self._main = opened.image.main
+        self._interpreter = opened.interpreter
+        self._batches = opened.batches
+
+    async def next_step(self, task_id: str | None = None, holder: str = "") -> dict[str, Any]:
+        """The step that is to be done now: the same until it is done; `{"step": null, …}` where a task is over."""
+        self._interpreter.gate.check("abort-only")
+        thread = self.thread(task_id)
+        if thread is None:
+            return {"step": None, "status": "completed", "reason": f"task {task_id} is done"}
+        async with thread.lock:
+            if self._is_held_back(thread):
+                return {"step": None, "status": "stopped", "reason": f"the run is to stop; {task_id} is done later"}
+            return await self._next(thread, holder)
+
+    async def step_complete(
+        self,
+        step_id: str,
+        *,
+        status: str = "success",
+        result: Any = None,
+        error: str | None = None,
+        task_id: str | None = None,
+    ) -> dict[str, Any]:
+        """A step was done outside, or failed there."""
+        handout = self._handout(step_id, task_id)
+        thread = self.thread(handout.task_id or None) if handout is not None else None
+        if handout is None or thread is None:
+            return self.refused(step_id)
+        async with thread.lock:
+            action = thread.cursor.action
+            if isinstance(action, Parallel) and self._standing(thread) == handout.key:
+                return await self._report_tasks(thread, action, status, error)
+            return await self._report(thread, handout, status=status, result=result, error=error)
+
+    def thread(self, task_id: str | None) -> Thread | None:
+        """The thread of a task; None where it is over. InputError for a task that never was."""
+        if not task_id:
+            return self._main
+        for parent in self._main.walk():
+            for action in open_batches(parent):
+                for index in action.todo:
+                    if id_of_task(parent, action.step.id, index) == task_id:
+                        # One that is tried again begins from its first step, as a thread of its own.
+                        return self._batches.tasks.create(parent, action, index, handed=True)
+        for event in self._owner.journal.events(self._run_id):
+            if event.kind in (kinds.TASK_STARTED, kinds.TASK_ENDED) and event.data["task"] == task_id:
+                return None
+        raise InputError(f"run {self._run_id} has no task {task_id!r}; the step parallel_tasks lists them")
+
+    def refused(self, step_id: str) -> dict[str, Any]:
+        """A step that is not handed out: done before, which is no harm, or never."""
+        last = Steps(self._owner.database).last(self._run_id, step_id)
+        if last is not None and last.status in ("completed", "failed"):
+            return {"success": True, "message": f"nothing to do: {step_id} was reported before, as {last.status}"}
+        raise InputError(f"step {step_id!r} is not handed out; workflow_get_next_step says which one is")
+
+    # --- out
+
+    async def _next(self, thread: Thread, holder: str) -> dict[str, Any]:
+        handouts = self._owner.handouts
+        held = handouts.held(self._run_id, thread.task_id or "")
+        if held is not None:
+            if held.key == self._standing(thread):
+                self._keep_stop(thread)
+                return {"step": self._handed(thread, held.key, held.step, holder)}
+            handouts.take_back(self._run_id, thread.task_id or "")
+        while True:
+            action = await self._interpreter.walk(thread)
+            if thread.cursor.is_over:
+                over = await self._over(thread, action)
+                if over is None:  # from the start again
+                    thread = self._main = self._opened.image.main
+                    continue
+                return over
+            assert isinstance(action, Run | Parallel)
+            key = _key(thread, action)
+            try:
+                step = (
+                    self._atomic(thread, action, key) if isinstance(action, Run) else self._tasks(thread, action, key)
+                )
+            except StoreError:
+                raise
+            except SidecarError as error:  # a template that fails is the step's own failure
+                self._interpreter.outcomes.failed(thread, action.step, error_of(error, action.step))
+                continue
+            if isinstance(action, Run):
+                self._interpreter.work.begin(thread, action.step, key)
+            return {"step": self._handed(thread, key, step, holder)}
+
+    def _handed(self, thread: Thread, key: str, step: Any, holder: str) -> Any:
+        """Journalled as handed out, with a lease: an agent that died does not keep it for ever."""
+        lease_s = self._owner.settings.lease_s
+        self._interpreter.ledger.commit(durable=True)
+        return self._owner.handouts.hand_out(
+            self._run_id, thread.task_id or "", key, step, holder=holder, lease_s=lease_s
+        ).step
+
+    def _atomic(self, thread: Thread, action: Run, key: str) -> dict[str, Any]:
+        context = self._interpreter.work.context(thread, action, key, 1)
+        return handing.hand_out(
+            action.step,
+            context.view,
+            key=key,
+            workflow_id=self._run_id,
+            named_prompt=lambda name, given: named_prompt(context, name, given),
+            task_id=thread.task_id,
+            additions=context.additions,
+        )
+
+    def _tasks(self, thread: Thread, action: Parallel, key: str) -> dict[str, Any]:
+        self._batches.tasks.tell_begin(thread, action)
+        children = {index: self._batches.tasks.create(thread, action, index, handed=True) for index in action.todo}
+        context = self._interpreter.work.task_context(thread)
+        description = self._batches.tasks.definition_of(next(iter(children.values()))).description
+        given = {"workflow_id": self._run_id, "task_id": _WHICH_TASK}
+        if description.strip():
+            given["description"] = description
+        return handing.hand_out_tasks(
+            action.step,
+            self._interpreter.outcomes.view(thread, action.scope),
+            key=key,
+            workflow_id=self._run_id,
+            tasks={index: child.names for index, child in children.items()},
+            max_parallel=action.max_parallel,
+            sub_agent_prompt=named_prompt(context, PROMPT_NAME, given, strict=False),
+            description=description,
+            task_id=thread.task_id,
+        )
+
+    async def _over(self, thread: Thread, action: Action) -> dict[str, Any] | None:
+        if thread.parent is not None:
+            return _told_over(action) if self._batches.sees_to(thread) else await self._task_over(thread)
+        ending = await finish(self._opened, action)
+        if ending is None:
+            return None
+        raise RunEnds(ending)
+
+    async def _task_over(self, thread: Thread) -> dict[str, Any]:
+        error = await self._batches.tasks.finish(thread)
+        self._batches.tasks.over(thread, error)
+        self._keep_stop(thread)
+        status = "failed" if error else "completed"
+        return {"step": None, "status": status, "reason": str(error["message"]) if error else "the task is done"}
+
+    # --- back
+
+    async def _report(
+        self, thread: Thread, handout: Handout, *, status: str, result: Any, error: str | None
+    ) -> dict[str, Any]:
+        work, handouts, action = self._interpreter.work, self._owner.handouts, thread.cursor.action
+        if not isinstance(action, Run) or thread.step_key() != handout.key:
+            handouts.take_back(self._run_id, handout.task_id)
+            return {"success": True, "message": "its tasks were all done already"}
+        attempt = self._interpreter.ledger.attempts(handout.key)
+        if status == "failed":
+            said = error or (result if isinstance(result, str) and result.strip() else "the agent says that it failed")
+            told = {"message": said, "step": action.step.id}
+            work.fail(thread, action.step, handout.key, attempt, told)
+        else:
+            view = self._interpreter.outcomes.view(thread, action.scope)
+            value = reported.read_result(action.step, result, definition=handout.step["definition"], view=view)
+            work.complete(thread, action, handout.key, attempt, value, writes_result=result is not None)
+        handouts.take_back(self._run_id, handout.task_id)
+        if thread.parent is not None and not self._batches.sees_to(thread):
+            await self._on(thread)
+        return {"success": True}
+
+    async def _on(self, thread: Thread) -> None:
+        """What follows in a task, up to the next step for its agent: who reports the last one may not ask again."""
+        await self._interpreter.walk(thread)
+        if thread.cursor.is_over:
+            await self._task_over(thread)
+
+    async def _report_tasks(self, thread: Thread, action: Parallel, status: str, error: str | None) -> dict[str, Any]:
+        left = [child for child in list(thread.children.values()) if child.place and child.place[1] in action.todo]
+        if status == "failed":
+            told: Error = {"message": error or "its agent says that it failed"}
+            for child in left:
+                self._owner.handouts.take_back(self._run_id, child.task_id or "")
+                self._batches.tasks.over(child, told)
+            self._owner.handouts.take_back(self._run_id, thread.task_id or "")
+            return {"success": True}
+        self._keep_stop(thread)
+        names = ", ".join(child.task_id or "" for child in left)
+        raise InputError(
+            f"these tasks are not done yet: {names}; have a sub-agent call workflow_get_next_step with the task_id of "
+            "each until it gets no step, or report the step as failed"
+        )
+
+    def _handout(self, step_id: str, task_id: str | None) -> Handout | None:
+        held = self._owner.handouts.all_held(self._run_id)
+        return next((one for one in held if one.key == step_id and task_id in (None, one.task_id)), None)
+
+    def _standing(self, thread: Thread) -> str | None:
+        """The key of the step that the thread waits at for somebody outside."""
+        action = thread.cursor.action
+        if not self._interpreter.waits_outside(thread, action):
+            return None
+        assert isinstance(action, Run | Parallel)
+        return _key(thread, action)
+
+    # --- a stop while tasks are in the hands of agents
+
+    def _is_held_back(self, thread: Thread) -> bool:
+        """Whether a task is not to begin: a stop was asked for. RunEnds where none is under way."""
+        if not self._main.handed or thread.parent is None or not _is_fresh(thread):
+            return False
+        self._keep_stop(thread)
+        return self._stop_asked()
+
+    def _keep_stop(self, thread: Thread) -> None:
+        """RunEnds where a stop was asked for, the tasks are what the run stands at, and none is under way."""
+        action = self._main.cursor.action
+        waits = self._main.handed and isinstance(action, Parallel) and action.stoppable
+        if not waits or (thread is not self._main and thread.parent is not self._main) or not self._stop_asked():
+            return
+        under_way = [each for each in self._main.walk() if each is not self._main and not _is_fresh(each)]
+        if not any(not each.cursor.is_over for each in under_way):
+            raise self._interpreter.gate.stopped()
+
+    def _stop_asked(self) -> bool:
+        return self._interpreter.gate.stop_asked()
+
+
+def _key(thread: Thread, action: Run | Parallel) -> str:
+    """The step's; tasks that only the run's end waits for have one of their own."""
+    if isinstance(action, Run) or stands_at(thread.cursor, action.batch):
+        return thread.step_key()
+    word = f"{action.step.id}#{action.batch}~rest"
+    return f"{thread.key}/{word}" if thread.key else word
+
+
+def _told_over(action: Action) -> dict[str, Any]:
+    """For the agent of a task that is done as far as the agent is concerned."""
+    if isinstance(action, Finished) and action.status == "completed":
+        return {"step": None, "status": "completed", "reason": action.message or "the task is done"}
+    reason = action.message if isinstance(action, Finished) else "its limit of iterations is reached"
+    return {"step": None, "status": "failed", "reason": reason}
+
+
+def _is_fresh(thread: Thread) -> bool:
+    """Whether nothing of a task was begun."""
+    state = thread.cursor.state
+    first = isinstance(thread.cursor.action, Boundary) and len(state.frames) == 1 and state.top.place == 0
+    return first and not state.transitions and not state.iterations

@@ -1,0 +1,282 @@
+"""One MCP server, open: everything that has to be entered and left in one task lives in that task, calls come to it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from sidecar import __version__
+from sidecar.agents.launch import Launch
+from sidecar.agents.mask import Secrets
+from sidecar.engine.mcp_client import results
+from sidecar.engine.mcp_client.process import Wire
+from sidecar.engine.mcp_client.servers import HttpServer, Server, StdioServer, nearest
+from sidecar.errors import AgentFailed, StepFailed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from mcp import Client
+    from mcp.client._transport import TransportStreams
+
+    from sidecar.agents.agent import Agent
+    from sidecar.model.agent import AgentEnded, EndReason
+
+_OPEN_S = 60.0  # a server may have to be downloaded by whoever starts it
+_LEAVE_S = 2.0  # for the goodbye that HTTP has
+_PROOF_S = 5.0
+_LAST_WORDS_S = 1.0  # for the news of a process's end to follow that of its output's
+_CONNECT_S = 30.0
+_MOST_PAGES = 100
+_CLOSED = "Connection closed"  # the SDK's words for a session at its end
+_LONGEST_QUOTE = 300
+_SILENT = logging.NullHandler()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What opening a server takes."""
+
+    start: Callable[[Launch, str], Awaitable[Agent]]
+    environment: Mapping[str, str]
+    secrets: tuple[str, ...]
+    log_path: Callable[[], str]
+    kill_after_s: float
+    run_id: str | None
+
+
+class Connection:
+    """A server from its start to its end. `live` is its task; everything else may be called from any other."""
+
+    def __init__(self, server: Server, opening: Opening) -> None:
+        self.name = server.name
+        self.tools: frozenset[str] = frozenset()
+        self.ready = anyio.Event()  # it is open, or never will be
+        self.over = anyio.Event()
+        self.problem: str | None = None  # why it is over, where nobody asked for that
+        self._server = server
+        self._opening = opening
+        self._mask = Secrets(opening.secrets)
+        self._client: Client | None = None
+        self._leaving = anyio.Event()
+        self._reason: EndReason | None = None
+        self._scope = anyio.CancelScope()
+        self._calls = 0
+        self._in_doubt = False
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is of no use any more."""
+        return self._leaving.is_set()
+
+    def leave(self, reason: EndReason) -> None:
+        """Have it over soon, also where it is not even open."""
+        self._reason = self._reason or reason
+        self._leaving.set()
+        if not self.ready.is_set():
+            self._scope.cancel()
+
+    async def live(self) -> None:
+        """Open it, keep it until it is to leave, and leave nothing behind."""
+        try:
+            with self._scope:
+                await self._keep()
+            if self._scope.cancelled_caught and not self.is_leaving:
+                self.problem = f"did not answer within {_OPEN_S:g} s"
+        except Exception as error:  # whatever a server or the SDK comes up with ends this server, not the run
+            self.problem = self.problem or f"failed: {self._words(error)}"
+        finally:
+            self._leaving.set()
+            self._client = None
+            self.ready.set()
+            self.over.set()
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        """What a tool answers; StepFailed where it fails, or the server does."""
+        client = await self._having(tool)
+        self._calls += 1
+        try:
+            result = await client.call_tool(tool, arguments)
+            if result.is_error:
+                said = self._mask.masked_text(results.text_of(result)) or "it did not say why"
+                raise self._failed(f"MCP tool {tool!r} of {self.name!r} failed: {said}", "tool", tool=tool, text=said)
+            return results.value_of(result, self._mask.masked_text)
+        except anyio.get_cancelled_exc_class():
+            # The server was told, but whether it cares is known only when it answers something else.
+            self._in_doubt = True
+            raise
+        except StepFailed:
+            raise
+        except Exception as error:  # the SDK's, the transport's, and those of validating what was answered
+            raise await self._explained(tool, error) from None
+        finally:
+            self._calls -= 1
+
+    async def prove(self) -> None:
+        """After a call that was given up: see whether the server still answers, and have it over where it does not."""
+        if not self._in_doubt or self._calls:
+            return
+        with anyio.move_on_after(_PROOF_S):
+            try:
+                await self._learn()
+            except Exception:  # noqa: S110 - no answer is no proof, whatever the reason
+                pass
+            else:
+                self._in_doubt = False
+        if self._in_doubt and not self._calls:
+            self.leave("stall")
+
+    async def _having(self, tool: str) -> Client:
+        """The client, of a server that has the tool."""
+        try:
+            if tool not in self.tools:
+                await self._learn()  # servers may change their tools while they run
+        except Exception as error:
+            raise await self._explained(tool, error) from None
+        if tool not in self.tools:
+            raise self._failed(f"MCP server {self.name!r} has no tool {tool!r}; {nearest(tool, self.tools)}", "tool")
+        if self._client is None:
+            raise self._failed(f"MCP server {self.name!r} {self.problem or 'was closed'}", "server")
+        return self._client
+
+    async def _explained(self, tool: str, error: Exception) -> StepFailed:
+        """Why a call failed that the server did not answer, or not as it should."""
+        from mcp import MCPError  # noqa: PLC0415 - loaded by now
+        from mcp_types import CONNECTION_CLOSED  # noqa: PLC0415
+
+        # Both, because servers use that number for errors of their own.
+        if isinstance(error, MCPError) and (error.code, error.message) == (CONNECTION_CLOSED, _CLOSED):
+            self._leaving.set()
+        if self.is_leaving:
+            # The session only knows that nobody is there any more. Why that is, is known when the process is over.
+            await self.over.wait()
+            why = self.problem or f"was gone: {self._words(error)}"
+            return self._failed(f"MCP server {self.name!r} {why}", "server", tool=tool)
+        self._in_doubt = self._in_doubt or isinstance(error, MCPError)
+        return self._failed(f"MCP tool {tool!r} of {self.name!r} failed: {self._words(error)}", "protocol", tool=tool)
+
+    async def _keep(self) -> None:
+        # In a thread: it takes a second, in which a stop or an abort must not have to wait.
+        await anyio.to_thread.run_sync(_load_sdk, abandon_on_cancel=True)
+        from mcp import Client  # noqa: PLC0415 - loaded by now
+        from mcp_types import Implementation  # noqa: PLC0415
+
+        self._scope.deadline = anyio.current_time() + _OPEN_S
+        about_us = Implementation(name="sidecar", version=__version__)
+        async with Client(self._transport(), client_info=about_us, cache=None) as self._client:
+            await self._learn()
+            self._scope.deadline = math.inf
+            self.ready.set()
+            await self._leaving.wait()
+            self._scope.deadline = anyio.current_time() + _LEAVE_S
+
+    async def _learn(self) -> None:
+        """Which tools it has now."""
+        client, names, cursor = self._client, set[str](), None
+        if client is None:
+            return
+        for _ in range(_MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            names.update(tool.name for tool in page.tools)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        self.tools = frozenset(names)
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[TransportStreams]:
+        if isinstance(self._server, HttpServer):
+            async with _http(self._server) as streams:
+                yield streams
+            return
+        agent = await self._started(self._server)
+        wire = Wire(agent, self._leaving.set)
+        try:
+            async with wire.streams() as streams:
+                yield streams
+        except anyio.get_cancelled_exc_class():
+            # Nobody answered in time, or the run is cancelled, which is an abort unless it was said to be another end.
+            self._reason = self._reason or ("timeout" if self._scope.cancel_called else "abort")
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                self.problem = await self._end(agent, wire)
+
+    async def _started(self, server: StdioServer) -> Agent:
+        opening = self._opening
+        launch = Launch(
+            argv=server.argv,
+            cwd=server.cwd,
+            starter_env=opening.environment,
+            env=server.env,
+            keep_stdin_open=True,
+            log_path=opening.log_path(),
+            run_id=opening.run_id,
+            secrets=opening.secrets,
+            kill_after_s=opening.kill_after_s,
+        )
+        try:
+            return await opening.start(launch, f"MCP server {server.name}")
+        except AgentFailed as error:
+            self.problem = f"cannot be started: {error}"
+            raise
+
+    async def _end(self, agent: Agent, wire: Wire) -> str | None:
+        """End the process, where it has not ended by itself; why, where nobody asked for that."""
+        ended = None
+        if self._reason is None and wire.problem is None:
+            # It seems to have ended. That is its own end, and has its own status, where the news of it is only late.
+            with anyio.move_on_after(_LAST_WORDS_S):
+                ended = await agent.wait()
+        ended = ended or await agent.end(self._reason or "shutdown")
+        if ended.reason == "exited":
+            return _exit_text(ended)
+        if self._reason is None:
+            return f"was ended: {wire.problem or 'it closed its input'}"
+        return None
+
+    def _failed(self, message: str, kind: str, **known: object) -> StepFailed:
+        return StepFailed(self._mask.masked_text(" ".join(message.split())), kind=kind, server=self.name, **known)
+
+    def _words(self, error: BaseException) -> str:
+        """One line for an error; of a group, the first that is no group."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        return self._mask.masked_text(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _load_sdk() -> None:
+    importlib.import_module("mcp.client.streamable_http")
+    for name in ("mcp", "httpx2"):
+        # Without any handler, Python itself would print their warnings into the person's terminal.
+        logging.getLogger(name).addHandler(_SILENT)
+
+
+@asynccontextmanager
+async def _http(server: HttpServer) -> AsyncIterator[TransportStreams]:
+    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - loaded by now
+    from mcp.shared._httpx_utils import create_mcp_http_client  # noqa: PLC0415
+
+    async with create_mcp_http_client(dict(server.headers)) as client:
+        # A tool may be silent for as long as its step may take; only reaching the server has a limit of its own.
+        client.timeout = (_CONNECT_S, None, _CONNECT_S, _CONNECT_S)
+        async with streamable_http_client(server.url, http_client=client) as streams:
+            yield streams
+
+
+def _exit_text(ended: AgentEnded) -> str:
+    """How a process ended by itself, and its last words that were no message."""
+    status = ended.exit_code
+    if status is None:
+        how = "was gone"
+    else:
+        how = f"ended with exit code {status}" if status >= 0 else f"died of signal {-status}"
+    lines = [line.strip() for line in ended.tail.splitlines()]
+    words = [line for line in lines if line and not line.startswith("{")]
+    return f"{how}: {words[-1][:_LONGEST_QUOTE]}" if words else how

@@ -1,0 +1,276 @@
+"""One turn of an agent on behalf of a step: who takes it, within which limits, what it cost, and why it failed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sidecar.agents.adapters import events
+from sidecar.agents.adapters.account import json_in
+from sidecar.agents.stream import Output
+from sidecar.agents.turn import Setting, Started, Turn
+from sidecar.catalog import agents, prompts
+from sidecar.engine.work import legacy
+from sidecar.engine.work.durations import positive_s
+from sidecar.errors import AgentFailed, DefinitionError, InputError, NotFound, StepFailed
+from sidecar.model import run
+from sidecar.model.parameters import bind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sidecar.agents.adapters.adapter import McpConfiguration
+    from sidecar.agents.agent import Agent
+    from sidecar.agents.launch import Launch
+    from sidecar.agents.turn import Outcome, Told
+    from sidecar.engine.context import Context
+    from sidecar.model.agent_definition import AgentDefinition, Assignment
+
+# Whoever watches a run needs no more of a line than this; the log has all of it.
+_SHOWN_CHARACTERS = 16 * 1024
+_COMPLAINT_CHARACTERS = 500
+_KEPT_CHARACTERS = 64 * 1024  # of what an agent said that failed
+_LIMITS = frozenset({"timeout", "stall", "budget"})
+_ACTIVITIES: Mapping[type, str] = {
+    events.SessionStarted: "session_started",
+    events.Said: "said",
+    events.ToolBegan: "tool_began",
+    events.ToolEnded: "tool_ended",
+    events.Used: "used",
+    events.Waiting: "waiting",
+    events.Resumed: "resumed",
+    events.Denied: "denied",
+    events.Failed: "failed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is asked of an agent. `agent` and `timeout` are as the definition has them: templates, or nothing."""
+
+    agent: str | None
+    prompt: str
+    cwd: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # what the agent's definition asks for besides
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | str | None = None
+    task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A turn that is over."""
+
+    agent: str
+    outcome: Outcome
+    complaint: str  # the last line on its stderr
+    timed_by_step: bool = False  # a timeout is then the step's failure, as of any other step, and no limit of the agent
+
+    @property
+    def text(self) -> str:
+        """The agent's final answer."""
+        return self.outcome.summary.text
+
+    @property
+    def failure(self) -> StepFailed | None:
+        """Why it came to nothing; None where it ended well."""
+        found = self._why()
+        if found is None:
+            return None
+        kind, why = found
+        ended = self.outcome.ended
+        known: dict[str, object] = {"exit_code": ended.exit_code, "reason": ended.reason, "stderr": self.complaint}
+        if kind in _LIMITS and not (kind == "timeout" and self.timed_by_step):
+            known["limit"] = kind
+        return StepFailed(f"agent {self.agent!r}: {why}", kind=kind, agent=self.agent, **known)
+
+    def answer(self) -> str:
+        """The final answer of a turn that ended well; StepFailed otherwise."""
+        if (failure := self.failure) is not None:
+            raise failure
+        return self.text
+
+    def _why(self) -> tuple[str, str] | None:
+        outcome = self.outcome
+        limit, reason = outcome.limit, outcome.ended.reason
+        # A limit that is noticed when somebody else has already ended the agent did not decide anything.
+        if limit is not None and reason in ("exited", limit.reason):
+            return limit.reason, limit.message
+        if reason != "exited":
+            return "agent", f"it was ended: {reason}"
+        if outcome.failure is None:
+            return None
+        if outcome.summary.budget_reached:
+            return "budget", outcome.failure
+        told = outcome.summary.error is not None or not self.complaint
+        return "agent", outcome.failure if told else f"{outcome.failure}: {self.complaint}"
+
+
+async def take_turn(context: Context, order: Order) -> Taken:
+    """Start an agent, give it the prompt, and wait for its end. StepFailed: it could not even begin.
+
+    Cancelled, it returns when the agent's whole tree is gone. What it has spent counts all the same.
+    """
+    assignment = _assignment(context, order)
+    ear = _Ear(context)
+
+    async def start(launch: Launch) -> Agent:
+        return await context.start(launch, assignment.name)
+
+    turn = Turn(assignment, _setting(context, order, assignment.definition), ear)
+    taken: Taken | None = None
+    try:
+        outcome = await turn.take(start)
+        taken = Taken(assignment.name, outcome, ear.complaint, order.timeout is not None)
+    except AgentFailed as error:
+        raise StepFailed(str(error), kind="agent", agent=assignment.name) from None
+    finally:
+        ear.settle(taken)
+    if outcome.ended.reason == "exited":  # what an agent says that is being ended is not its answer
+        await legacy.heed(context, outcome.summary.text)
+    return taken
+
+
+def named_prompt(context: Context, name: str, given: Mapping[str, Any], *, strict: bool = True) -> str:
+    """A prompt of the catalog with its parameters filled in; not `strict`: what it does not ask for is left out."""
+    try:
+        prompt = prompts.find(context.around.root, name)
+        given = {key: value for key, value in given.items() if value is not None}  # null: not given
+        if not strict:
+            declared = {parameter.name for parameter in prompt.parameters}
+            given = {key: value for key, value in given.items() if key in declared}
+        values = bind(prompt.parameters, given, f"prompt {name!r}")
+    except (NotFound, DefinitionError, InputError) as error:
+        raise StepFailed(str(error), kind="prompt") from None
+    return context.view.with_names(**values).text(prompt.body)
+
+
+def _assignment(context: Context, order: Order) -> Assignment:
+    name = _agent_name(context, order.agent)
+    if context.cost_left_usd is not None and context.cost_left_usd <= 0:
+        raise StepFailed(f"agent {name!r}: nothing is left of the run's budget", kind="budget", agent=name)
+    try:
+        definition = _limited(context, order, agents.find(context.around.root, name).definition)
+        assignment = definition.assign(name, _given(order, definition))
+    except (NotFound, DefinitionError, InputError) as error:
+        raise StepFailed(str(error), kind="agent", agent=name) from None
+    if not context.additions:
+        return assignment
+    # What was added stands behind everything that the author wrote: the last word is the person's.
+    return replace(assignment, prompt="\n\n".join((assignment.prompt.rstrip("\n"), *context.additions)))
+
+
+def _given(order: Order, definition: AgentDefinition) -> dict[str, Any]:
+    """What the agent's definition gets. What is null was not given, so that an input can be passed on as it is."""
+    given = {key: value for key, value in order.parameters.items() if value is not None}
+    asks = any(parameter.name == "prompt" for parameter in definition.declared)
+    return {**given, "prompt": order.prompt} if order.prompt or asks else given
+
+
+def _agent_name(context: Context, given: str | None) -> str:
+    name = None if given is None else context.view.value(given)
+    if name is None or name == "":
+        return context.around.settings.default_agent
+    if not isinstance(name, str):
+        raise StepFailed(f"`agent` has to be the name of one, not {name!r}", kind="agent")
+    return name
+
+
+def _limited(context: Context, order: Order, definition: AgentDefinition) -> AgentDefinition:
+    """The definition with the step's variables, and with limits that are at most the step's and the run's."""
+    limits = definition.limits
+    changes = {
+        "timeout_s": _least(limits.timeout_s, positive_s(context.view, order.timeout, "timeout")),
+        "max_cost_usd": _least(limits.max_cost_usd, context.cost_left_usd),
+    }
+    return definition.model_copy(
+        update={"limits": limits.model_copy(update=changes), "env": {**definition.env, **order.env}}
+    )
+
+
+def _least(*limits: float | None) -> float | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _setting(context: Context, order: Order, definition: AgentDefinition) -> Setting:
+    around = context.around
+    return Setting(
+        cwd=order.cwd,
+        environment=around.environment,
+        run_id=around.run_id,
+        log_path=context.log_path(),
+        task_id=order.task_id,
+        secrets=(*around.secrets, *around.settings.secret_values(definition.env)),
+        kill_after_s=around.settings.kill_after_s,
+        mcp=_mcp(around.mcp, order.task_id),
+    )
+
+
+def _mcp(mcp: McpConfiguration | None, task_id: str | None) -> McpConfiguration | None:
+    if mcp is None or task_id is None:
+        return mcp
+    # Not every tool passes its own environment on to its MCP servers (codex: three variables).
+    return {**mcp, "env": {**mcp["env"], "SIDECAR_TASK_ID": task_id}}
+
+
+def _structured(summary: events.Summary) -> str | None:
+    """The tool's own structured answer, where the text is not the same. As JSON text: the journal has its own limit for
+    how deep a value may be nested, and it is not for an agent to reach that."""
+    if summary.structured is None or summary.structured == json_in(summary.text):
+        return None
+    try:
+        return json.dumps(summary.structured, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Ear:
+    """Passes on what a turn tells, and remembers what it cost and what it complained of last."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._agent_id: str | None = None
+        self._session_id: str | None = None
+        self._used: events.Used | None = None
+        self.complaint = ""
+
+    def __call__(self, told: Told) -> None:
+        if isinstance(told, Started):
+            self._agent_id = told.agent_id
+        elif isinstance(told, Output):
+            self._said(told)
+        else:
+            if isinstance(told, events.Used):
+                self._used = told
+            elif isinstance(told, events.SessionStarted):
+                self._session_id = told.session_id
+            self._does(told)
+
+    def settle(self, taken: Taken | None) -> None:
+        """Count what was spent, and keep what the turn came to, however it ended; None: somebody ended it."""
+        if self._agent_id is None:
+            return
+        used = self._used or events.Used(events.Tokens(), None)
+        self._context.spend(used.cost_usd, used.tokens.total)
+        data = {"agent_id": self._agent_id, "session_id": self._session_id, **asdict(used)}
+        if taken is not None:
+            data |= {"structured": _structured(taken.outcome.summary)}
+            data |= {"text": taken.text[-_KEPT_CHARACTERS:]} if taken.failure is not None else {}
+        self._context.tell(run.TURN_ENDED, data)
+
+    def _said(self, output: Output) -> None:
+        if output.stream == "stderr":
+            self.complaint = next((line.strip() for line in reversed(output.lines) if line.strip()), self.complaint)
+            self.complaint = self.complaint[:_COMPLAINT_CHARACTERS]
+        lines = [line[:_SHOWN_CHARACTERS] for line in output.lines]
+        data: dict[str, Any] = {"agent_id": self._agent_id, "stream": output.stream, "lines": lines}
+        if output.dropped:
+            data["dropped"] = output.dropped
+        self._context.tell(run.SAID, data)
+
+    def _does(self, event: events.Event) -> None:
+        data = {"agent_id": self._agent_id, "activity": _ACTIVITIES[type(event)], **asdict(event)}
+        if isinstance(event, events.Said):
+            data["text"] = event.text[:_SHOWN_CHARACTERS]
+        self._context.tell(run.ACTIVITY, data)

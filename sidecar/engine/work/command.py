@@ -1,0 +1,238 @@
+"""A step's shell command: prepared from its definition, run under supervision, its output made into a result."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from sidecar.agents.launch import Launch
+from sidecar.engine.work.durations import positive_s
+from sidecar.engine.work.output import formatted
+from sidecar.errors import AgentFailed, StepFailed
+from sidecar.model.run import SAID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sidecar.agents.agent import Agent
+    from sidecar.agents.stream import Output, Subscription
+    from sidecar.engine.context import Context
+    from sidecar.model.agent import AgentEnded
+    from sidecar.model.steps import AgentShellCommand, OutputFormat, ShellCommand
+
+LIMIT_BYTES = 8 << 20
+_TOO_MUCH = f"the command's output is larger than {LIMIT_BYTES >> 20} MiB: send it to a file"
+_CUT_LINE_BYTES = 1 << 20  # listeners get no more of a line (agents/stream.py)
+_TAIL_CHARACTERS = 4000
+_LAST_LINE_CHARACTERS = 500
+_SAID_LINES = 200
+_SAID_CHARACTERS = 2000
+# The shell waits for a line before it begins, and then has no input. So nothing is done that the journal does not
+# know, and nothing is said before we listen: of what comes earlier a listener gets only the end. No input is
+# /dev/null and not the empty pipe, which some tools read in place of the files that they would search.
+_GATE = "read -r _ || exit 1; exec </dev/null; "
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command with all its templates filled in."""
+
+    script: str
+    directory: str
+    environment: Mapping[str, str]  # what it adds to that of the run
+    timeout_s: float | None
+    output_format: OutputFormat
+    name: str
+
+    @classmethod
+    def of(cls, step: ShellCommand | AgentShellCommand, context: Context) -> Command:
+        """What a step says, as it stands now."""
+        prepared = context.view.command(step.command)
+        return cls(
+            script=prepared.script,
+            directory=context.directory(step.working_dir),
+            environment={**_variables(step.env, context), **prepared.environment},
+            timeout_s=positive_s(context.view, step.timeout_s, "timeout"),
+            output_format=step.output_format,
+            name=step.id or step.type,
+        )
+
+    async def run(self, context: Context) -> Any:
+        """Run it to its end; what its output means is the result. StepFailed for any end but exit code 0 in time."""
+        log_path = context.log_path()
+        try:
+            agent = await context.start(self._launch(context, log_path), self.name)
+        except AgentFailed as error:
+            raise StepFailed(f"the command could not be started: {error}", kind="start") from None
+        heard = _Heard(context, agent)
+        try:
+            subscription = agent.subscribe(2 * LIMIT_BYTES)
+            agent.write_stdin(b"\n")
+            agent.close_stdin()
+            with anyio.move_on_after(self.timeout_s):
+                await heard.all_of(subscription)
+            if not heard.ended:
+                agent.request_end("timeout")
+                await heard.all_of(subscription)
+            ended = await agent.wait()
+        except BaseException:
+            await agent.end("abort")
+            raise
+        self._judge(ended, heard)
+        return formatted(heard.whole(ended, log_path), self.output_format)
+
+    def whole_environment(self, context: Context) -> dict[str, str]:
+        """All its variables, for who starts it without a `Launch`."""
+        around = context.around
+        ours = {"SIDECAR_PROJECT": around.root, "SIDECAR_RUN_ID": around.run_id, "SIDECAR_TASK_ID": context.task_id}
+        given = {**around.environment, **self.environment, **ours}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _launch(self, context: Context, log_path: str) -> Launch:
+        around = context.around
+        return Launch(
+            argv=["sh", "-c", _GATE + self.script],
+            cwd=self.directory,
+            starter_env=around.environment,
+            env=self.environment,
+            keep_stdin_open=True,
+            log_path=log_path,
+            run_id=around.run_id,
+            task_id=context.task_id,
+            secrets=around.secrets,
+            kill_after_s=around.settings.kill_after_s,
+        )
+
+    def _judge(self, ended: AgentEnded, heard: _Heard) -> None:
+        """How it ended is known from what was asked; only one that nobody ended is asked for its exit code."""
+        if heard.refused:
+            raise StepFailed(heard.refused, kind="output", **heard.tails())
+        if ended.reason == "timeout" and self.timeout_s is not None:
+            raise StepFailed(timeout_text(self.timeout_s), kind="timeout", **heard.tails())
+        if ended.reason != "exited":
+            raise StepFailed(f"the command was ended: {ended.reason}", kind=ended.reason, **heard.tails())
+        if ended.exit_code != 0:
+            said = heard.last_line()
+            message = exit_text(ended.exit_code) + (f": {said}" if said else "")
+            raise StepFailed(message, kind="command", exit_code=ended.exit_code, **heard.tails())
+
+
+class _Heard:
+    """What a command has said so far: stdout whole, as far as it is to be kept, and the end of stderr."""
+
+    def __init__(self, context: Context, agent: Agent) -> None:
+        self._context = context
+        self._agent = agent
+        self._pieces: list[str] = []  # joined lines: a list of millions of empty ones would be eight times as large
+        self._size = 0
+        self._tails = {"stdout": "", "stderr": ""}
+        self._cut = False
+        self.refused = ""  # why nothing more is kept
+        self.ended = False
+
+    async def all_of(self, subscription: Subscription) -> None:
+        """Listen until nothing more comes. Cancelled, it can be called again and has missed nothing."""
+        async for output in subscription:
+            if not self.refused:
+                self._hear(output)
+        self.ended = True
+
+    def whole(self, ended: AgentEnded, log_path: str) -> str:
+        """All of stdout. A line that came cut is whole in the log, which is stdout where stderr was silent."""
+        if not self._cut:
+            return "".join(self._pieces)
+        self._pieces.clear()
+        if self._tails["stderr"] or ended.problem is not None:
+            raise StepFailed(
+                f"a line of the command's output is longer than {_CUT_LINE_BYTES >> 20} MiB, and cannot be had from "
+                f"its log ({ended.problem or 'stderr stands there too'}): add 2>/dev/null, or send it to a file",
+                kind="output",
+            )
+        return _log(log_path)
+
+    def tails(self) -> dict[str, str]:
+        """The end of each stream, for `error` in expressions."""
+        return dict(self._tails)
+
+    def last_line(self) -> str:
+        """The last thing that it said on stderr."""
+        lines = self._tails["stderr"].rstrip().rsplit("\n", 1)
+        return lines[-1].strip()[:_LAST_LINE_CHARACTERS]
+
+    def _hear(self, output: Output) -> None:
+        piece = "\n".join(output.lines) + "\n"
+        self._tails[output.stream] = (self._tails[output.stream] + piece[-_TAIL_CHARACTERS:])[-_TAIL_CHARACTERS:]
+        self._say(output)
+        if output.stream != "stdout":
+            return
+        # Lines come as they are read, 64 KiB at a time: only a line that was long in coming makes a piece so large.
+        self._cut = self._cut or (len(piece) >= _CUT_LINE_BYTES // 4 and any(map(_is_cut, output.lines)))
+        self._size += len(piece.encode())
+        if output.dropped:
+            self._refuse(f"{output.dropped} lines of the command's output were lost: it came faster than it was read")
+        elif self._size > LIMIT_BYTES + 1:  # the last line's break may be ours
+            self._refuse(_TOO_MUCH)
+        else:
+            self._pieces.append(piece)
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        self._pieces.clear()
+        self._agent.request_end("budget")
+
+    def _say(self, output: Output) -> None:
+        lines = [line[:_SAID_CHARACTERS] for line in output.lines[-_SAID_LINES:]]
+        said: dict[str, Any] = {"agent_id": self._agent.agent_id, "stream": output.stream, "lines": lines}
+        if len(lines) < len(output.lines):
+            said["dropped"] = len(output.lines) - len(lines)
+        self._context.tell(SAID, said)
+
+
+def exit_text(code: int | None) -> str:
+    """What to say of a command that did not succeed."""
+    if code is None:
+        return "nobody could tell how the command ended"
+    if code >= 0:
+        return f"the command ended with exit code {code}"
+    try:
+        return f"the command was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"the command was ended by signal {-code}"
+
+
+def timeout_text(timeout_s: float) -> str:
+    """What to say of a command that took too long."""
+    return f"the command did not end within {timeout_s:g} s"
+
+
+def _variables(env: Mapping[str, str], context: Context) -> dict[str, str]:
+    variables = {name: context.view.text(value) for name, value in env.items()}
+    for name, value in variables.items():
+        if "\0" in value or not _encodes(value):
+            raise StepFailed(f"env: {name} holds a NUL or half a surrogate pair, which no command can be given")
+    return variables
+
+
+def _encodes(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_cut(line: str) -> bool:
+    # What is cut was so many bytes: decoded at least a quarter as many characters, and encoded again no fewer bytes.
+    return len(line) >= _CUT_LINE_BYTES // 4 and len(line.encode()) >= _CUT_LINE_BYTES
+
+
+def _log(path: str) -> str:
+    with open(path, "rb") as file:
+        data = file.read(LIMIT_BYTES + 1)
+    if len(data) > LIMIT_BYTES:
+        raise StepFailed(_TOO_MUCH, kind="output")
+    return data.decode("utf-8", "replace")

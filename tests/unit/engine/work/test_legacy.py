@@ -1,0 +1,140 @@
+"""The text `ABORT ERROR`: where the reason is, and what follows from it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import pytest
+
+from sidecar import config, layout
+from sidecar.engine.context import Context, Surroundings
+from sidecar.engine.work import legacy
+from sidecar.errors import SignalError, StepFailed
+from sidecar.model import ulid
+from sidecar.signals import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("ABORT ERROR: the disk is full", "the disk is full"),
+        ("I tried.\n**ABORT ERROR** - no such branch.\nGood bye.", "no such branch"),
+        ("so: ABORT ERROR", "the agent answered ABORT ERROR"),
+        ("`ABORT ERROR`\nsecond line", "the agent answered ABORT ERROR"),
+        ("first ABORT ERROR one\nABORT ERROR two", "one"),
+        ("ABORT ERROR " + "x" * 1000, "x" * 500),
+        ("abort error: lower case is no mark", None),
+        ("an ERROR, but no ABORT", None),
+        ("", None),
+    ],
+)
+def test_the_reason_is_the_rest_of_the_line(answer: str, reason: str | None) -> None:
+    assert legacy.reason_in(answer) == reason
+
+
+@dataclass
+class Step:
+    """A step of a run in a project of its own, as far as this needs one."""
+
+    root: str
+    run_id: str = field(default_factory=ulid.new)
+    told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def directory(self) -> str:
+        return layout.run_directory(self.root, self.run_id)
+
+    def context(self, **settings: Any) -> Context:
+        nothing = cast("Any", None)
+        return Context(
+            around=Surroundings(
+                root=self.root,
+                run_id=self.run_id,
+                workspace=None,
+                environment={},
+                settings=config.load(self.root, {}, **settings),
+            ),
+            view=nothing,
+            key="step",
+            attempt=1,
+            task_id=None,
+            additions=(),
+            cost_left_usd=None,
+            start=nothing,
+            log_path=nothing,
+            tell=lambda kind, data: self.told.append((kind, data)),
+            spend=nothing,
+        )
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Step:
+    step = Step(str(tmp_path))
+    os.makedirs(step.directory)
+    return step
+
+
+@pytest.mark.anyio
+async def test_the_runs_own_abort_is_written_and_the_step_does_not_complete_while_it_stands(step: Step) -> None:
+    async def look() -> files.Signal:
+        while (found := files.read(step.directory, "abort")) is None:  # noqa: ASYNC110 - a file gives no event
+            await anyio.sleep(0.005)
+        return found
+
+    returned = False
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+
+            async def heed() -> None:
+                nonlocal returned
+                await legacy.heed(step.context(), "ABORT ERROR: no")
+                returned = True
+
+            tasks.start_soon(heed)
+            signal = await look()
+            tasks.cancel_scope.cancel()
+    assert not returned
+    assert (signal.reason, signal.trailers.run_id) == ("no", step.run_id)
+    ((kind, data),) = step.told
+    assert kind == "warning"
+    assert "deprecated" in data["text"]
+    assert "legacy_abort_text" in data["text"]
+
+
+@pytest.mark.anyio
+async def test_an_abort_that_somebody_takes_back_leaves_a_failed_step(step: Step) -> None:
+    async def take_back() -> None:
+        while (found := files.read(step.directory, "abort")) is None:  # noqa: ASYNC110 - a file gives no event
+            await anyio.sleep(0.005)
+        files.clear(found)
+
+    failure: StepFailed | None = None
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_back)
+            try:
+                await legacy.heed(step.context(), "ABORT ERROR: no")
+            except StepFailed as error:
+                failure = error
+    assert "taken back: no" in str(failure)
+
+
+@pytest.mark.anyio
+async def test_nothing_happens_without_the_text_or_with_the_setting_off(step: Step) -> None:
+    with anyio.fail_after(30):
+        await legacy.heed(step.context(), "all is well")
+        await legacy.heed(step.context(legacy_abort_text=False), "ABORT ERROR: no")
+    assert (step.told, os.listdir(step.directory)) == ([], [])
+
+
+@pytest.mark.anyio
+async def test_an_abort_that_cannot_be_written_is_an_error_of_the_step(step: Step) -> None:
+    os.rmdir(step.directory)
+    with pytest.raises(SignalError):
+        await legacy.heed(step.context(), "ABORT ERROR: no")
