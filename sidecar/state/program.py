@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sidecar.errors import ExpressionError
-from sidecar.state import names, tokens
+from sidecar.state import names, simple, tokens
 
 # Code that can see that a value is frozen without failing, or can swallow the failure: it gets copies at once.
 _WATCHFUL = frozenset(["try", "Reflect", "Proxy", "isFrozen", "isSealed", "isExtensible"])
@@ -21,6 +21,7 @@ class Program:
     bound: tuple[str, ...]
     code: str
     number: int
+    simple: simple.Simple | None = None  # how to tell its value without the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Reading:
     watchful: bool
     may_be_body: bool
     stray: int
+    simple: simple.Simple | None
 
     def expression(self) -> str:
         """Line breaks around it, so that a comment at its end swallows nothing of ours."""
@@ -80,6 +82,7 @@ def read(source: str) -> Reading:
         watchful=not words.isdisjoint(_WATCHFUL),
         may_be_body="return" in words,
         stray=found.stray,
+        simple=simple.read(found.tokens),
     )
 
 

@@ -63,9 +63,8 @@ class Script:
             reading = program.read(source)
             code = self._checked(reading)
             self._numbers += 1
-            made = Program(
-                source, reading.names, reading.bound, ("+" if reading.watchful else "-") + code, self._numbers
-            )
+            marked = ("+" if reading.watchful else "-") + code
+            made = Program(source, reading.names, reading.bound, marked, self._numbers, reading.simple)
             if len(self._programs) >= _MOST_PROGRAMS:
                 self._programs.clear()
             self._programs[source] = made

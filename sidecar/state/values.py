@@ -10,7 +10,7 @@ from typing import Any
 from sidecar.errors import ExpressionError
 
 Path = tuple[str | int, ...]
-_LARGEST = 2**53 - 1  # above, neighbouring integers are one number to JavaScript
+LARGEST = 2**53 - 1  # above, neighbouring integers are one number to JavaScript
 _MAYBE_LARGE = re.compile("[1-9][0-9]{15}")
 _ODD = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # ASCII only: lone surrogates travel as escapes, and the text is its own UTF-8.
@@ -79,7 +79,7 @@ def _decode(text: str) -> Any:
 
 def _number(digits: str) -> int | float:
     number = int(digits)
-    return number if abs(number) <= _LARGEST else float(digits)
+    return number if abs(number) <= LARGEST else float(digits)
 
 
 def _without_odd(value: object, path: Path, odd: list[tuple[Path, str]]) -> object:
@@ -104,7 +104,7 @@ def _exact(text: str, value: object, what: str) -> str:
 
 def _large(value: object, place: str) -> tuple[str, int] | None:
     if isinstance(value, int):
-        return (place, value) if abs(value) > _LARGEST else None
+        return (place, value) if abs(value) > LARGEST else None
     found = None
     if isinstance(value, dict):
         found = (_large(one, f"{place}.{key}") for key, one in value.items())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar.state.script_process import WorkerLost
 from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, Engine, Request
+from sidecar.state.simple import Unsure
 from sidecar.state.values import Path, pack, unpack
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sidecar.errors import ExpressionError
     from sidecar.state.program import Program
     from sidecar.state.script_process import WorkerProcess
+    from sidecar.state.simple import Look
 
 # A name of the world, and a path inside its value.
 Ref = tuple[str | int, ...]
@@ -146,6 +148,11 @@ class World:
         here, as null is. `bind` gives a name the value at one place of the world, or a list of several, without
         carrying it there again.
         """
+        if program.simple is not None and not bind:
+            try:
+                return program.simple(self._look(extra))
+            except (Unsure, KeyError):
+                pass  # the engine knows, or can say what is wrong
         with self._script.lock:
             keys: _Names = set()
             arguments = self._arguments(program, extra or {}, bind or {}, keys)
@@ -162,6 +169,12 @@ class World:
             if self._script.running and self._generation == self._script.generation:
                 self._script.engine().handle(Request(DROP, self._number))
             self._generation = -1
+
+    def _look(self, extra: Mapping[str, object] | None) -> Look:
+        values, aliases = self._values, self._aliases
+        if not extra:
+            return lambda name: values[aliases.get(name, name)]
+        return lambda name: extra[name] if name in extra else values[aliases.get(name, name)]
 
     def _ask(self, program: Program, arguments: str, keys: _Names) -> tuple[bytes, str]:
         for again in (True, False):

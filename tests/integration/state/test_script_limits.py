@@ -173,12 +173,12 @@ def test_a_process_that_is_stopped_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(script_process, "_SLACK_S", 0.3)
     with Script(time_limit_s=0.05) as script:
         world = script.world()
-        assert world.run(script.compile("1")) == 1
+        assert world.run(script.compile("1 + 0")) == 1
         first = script.pid
         assert first
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(ExpressionError) as caught:
-            world.run(script.compile("1"))
+            world.run(script.compile("1 + 0"))
         assert caught.value.kind == "time"
         assert not psutil.pid_exists(first)
         assert world.run(script.compile("2")) == 2
