@@ -70,22 +70,23 @@ class Gate:
         image, limits = self._image, self._limits
         by_agent = step is None or isinstance(step, AgentStep | ApplyHints)
         counts = step is not None and not iterates and not isinstance(step, _UNCOUNTED)
-        if counts:
+        if counts and limits.max_transitions is not None:
             _keep("max_transitions", _number(limits.max_transitions), image.transitions, "steps")
-        if iterates:
+        if iterates and limits.max_iterations is not None:
             _keep("max_iterations", _number(limits.max_iterations), image.iterations, "iterations")
-        if by_agent:
+        if by_agent and limits.max_cost_usd is not None:
             _keep("max_cost_usd", limits.max_cost_usd, image.counters.cost_usd, "USD")
-        _keep("max_duration", _number(limits.max_duration_s), image.counters.duration_s, "s")
+        if limits.max_duration_s is not None:
+            _keep("max_duration", _number(limits.max_duration_s), image.counters.duration_s, "s")
 
     def time_left_s(self) -> float | None:
         """How long the run may still work; None: no limit."""
-        most = _number(self._limits.max_duration_s)
-        return None if most is None else max(most - self._image.counters.duration_s, 0.0)
+        most = self._limits.max_duration_s
+        return None if most is None else max(_number(most) - self._image.counters.duration_s, 0.0)
 
     def out_of_time(self) -> Ending:
         """The end at the limit of its time."""
-        return _reached("max_duration", _number(self._limits.max_duration_s) or 0.0, "s")
+        return _reached("max_duration", _number(self._limits.max_duration_s or 0.0), "s")
 
     def cost_left_usd(self) -> float | None:
         """What agents may still cost; None: no limit."""
@@ -104,8 +105,8 @@ class Gate:
         return Ending(status, reason, request=request)
 
 
-def _keep(name: str, most: float | None, now: float, unit: str) -> None:
-    if most is not None and now >= most:
+def _keep(name: str, most: float, now: float, unit: str) -> None:
+    if now >= most:
         raise RunEnds(_reached(name, most, unit))
 
 
@@ -113,7 +114,7 @@ def _reached(name: str, most: float, unit: str) -> Ending:
     return Ending("failed", f"the limit {name} of the workflow is reached: {most:g} {unit}", limit=name)
 
 
-def _number(limit: float | str | None) -> float | None:
+def _number(limit: float | str) -> float:
     """A limit; those with templates were evaluated before."""
     assert not isinstance(limit, str)
     return limit

@@ -10,7 +10,7 @@ last boundary, for a run that was stopped, aborted, interrupted, or that failed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sidecar.engine.program import asks, failing, frames_json, moves
@@ -35,7 +35,7 @@ from sidecar.engine.program.actions import (
     TaskCompleted,
     TaskFailed,
 )
-from sidecar.engine.program.frames import State, replace
+from sidecar.engine.program.frames import State
 from sidecar.model.steps import Fallible
 from sidecar.model.steps_control import IncludeWorkflow, Loop
 
@@ -59,15 +59,19 @@ class LoopCount:
     of: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class Cursor:
     """Where a run stands, and `action`: what is to be done now. Immutable: `after` gives the next one."""
 
-    state: State
-    action: Action = field(init=False, compare=False)
+    __slots__ = ("action", "state")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "action", _action(self.state))  # asked for several times, so kept
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.action = _action(state)  # asked for several times, so kept
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cursor) and self.state == other.state
+
+    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def start(cls, part: Part) -> Cursor:
@@ -109,13 +113,13 @@ class Cursor:
         state = self.state
         batches = {number: replace(batch, error=None) for number, batch in state.batches.items()}
         if state.frames:
-            state = replace(state, ending=None, failure=None)
+            state = state._replace(ending=None, failure=None)
             if state.top.phase in _BACK_TO_BOUNDARY:
                 state = state.with_top(phase="boundary", answers={})
         if reset_error_counts:
             batches = {number: replace(batch, failures={}) for number, batch in batches.items()}
-            state = replace(state, frames=tuple(_forgiven(frame) for frame in state.frames))
-        return Cursor(replace(state, batches=batches))
+            state = state._replace(frames=tuple(_forgiven(frame) for frame in state.frames))
+        return Cursor(state._replace(batches=batches))
 
     @property
     def background(self) -> tuple[Parallel, ...]:
@@ -260,8 +264,8 @@ def _task(state: State, outcome: TaskCompleted | TaskFailed) -> State:
     if batch.background:
         over = not after.todo and (after.error is None or after.step.on_error == "continue")
         kept = {number: each for number, each in state.batches.items() if number != batch.number}
-        return replace(state, batches=kept if over else {**state.batches, batch.number: after})
-    state = replace(state, batches={**state.batches, batch.number: after})
+        return state._replace(batches=kept if over else {**state.batches, batch.number: after})
+    state = state._replace(batches={**state.batches, batch.number: after})
     waited_for = state.ending is None and state.failure is None and state.top.phase == "parallel"
     return moves.after_task(state) if waited_for else state
 
@@ -289,7 +293,7 @@ def _parallel(batch: Batch) -> Parallel:
 
 def _forgiven(frame: Frame) -> Frame:
     # What is included is told from its last attempt by their number: an old one would be taken for done.
-    return frame if isinstance(frame.step, IncludeWorkflow) else replace(frame, failures=0)
+    return frame if isinstance(frame.step, IncludeWorkflow) else frame._replace(failures=0)
 
 
 def _count(frame: Frame) -> LoopCount:

@@ -34,6 +34,7 @@ from sidecar.engine.program.actions import (
 from sidecar.engine.working import Work
 from sidecar.errors import SidecarError
 from sidecar.model import run as kinds
+from sidecar.model.steps import StateUpdate, UserMessage
 from sidecar.model.steps_control import ParallelForEach, While
 
 if TYPE_CHECKING:
@@ -95,16 +96,21 @@ class Interpreter:
         """Until the thread is over, or stands before what somebody else has to do: the action that it stands at."""
         while True:
             while thread.left:
+                self.ledger.pay()
                 await self._walk_spare(thread.left[0])
                 del thread.left[0]
             action = thread.cursor.action
-            if thread.cursor.is_over or self.waits_outside(thread, action):
+            stands = thread.cursor.is_over or self.waits_outside(thread, action)
+            if stands or not _leads_to_effect(action):
+                self.ledger.pay()
+            if stands:
                 return action
             await self._do_in_time(thread, action)
             self.batches.begin(thread)
             if thread is self.image.main and self.ledger.since_checkpoint >= _CHECKPOINT_EVERY:
                 self.ledger.checkpoint(self.image.to_json)
             if time.monotonic() - self._turn_began > _TURN_S:
+                self.ledger.pay()
                 await anyio.lowlevel.checkpoint()
                 self._turn_began = time.monotonic()
 
@@ -127,6 +133,7 @@ class Interpreter:
         if due is None:
             await self._do(thread, action)
             return
+        self.ledger.pay()
         if anyio.current_time() < due.at:
             async with in_time(due.at, lambda: self.processes.request_end("timeout", due.key)) as work:
                 await self._do(thread, action)
@@ -227,6 +234,13 @@ class Interpreter:
             if ends.ending.status != "paused":
                 raise
             self.ledger.note(kinds.WARNING, text=f"steps for a failure cannot wait for an answer: {ends}")
+
+
+def _leads_to_effect(action: Action) -> bool:
+    """Whether the next entry that goes to the disk is a moment away: nothing is computed or waited for until then."""
+    if isinstance(action, Run):
+        return not isinstance(action.step, StateUpdate | UserMessage)
+    return isinstance(action, Boundary)
 
 
 def _has_nothing_to_do(before: State, after: State) -> bool:

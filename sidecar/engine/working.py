@@ -104,7 +104,7 @@ class Work:
                 break
             self._ledger.fail(key, attempt, {"message": "redirected"})
         if error is None:
-            self.complete(thread, action, key, attempt, result)
+            self.complete(thread, action, key, attempt, result, owe=True)
         elif error.get("kind") == "budget" and self._gate.cost_left_usd() == 0:  # not its own budget, but the run's
             self._ledger.fail(key, attempt, error)
             self._gate.keep_limits(step)
@@ -126,19 +126,26 @@ class Work:
 
     def begin(self, thread: Thread, step: StepBase, key: str) -> int:
         """A step is about to be done; its attempt."""
-        last = self._ledger.attempts(key)
-        told = {"step": key, "id": step.id, "type": step.type, "attempt": last + 1, "task": thread.task_id}  # type: ignore[attr-defined]
+        told = {"step": key, "id": step.id, "type": step.type, "task": thread.task_id}  # type: ignore[attr-defined]
         if step.description:
             told["description"] = step.description
-        self._ledger.note(kinds.STEP_STARTED, **told)
-        return self._ledger.begin(key)
+        return self._ledger.begin(key, **told)
 
     def complete(
-        self, thread: Thread, action: Run, key: str, attempt: int, result: Any, *, writes_result: bool = True
+        self,
+        thread: Thread,
+        action: Run,
+        key: str,
+        attempt: int,
+        result: Any,
+        *,
+        writes_result: bool = True,
+        owe: bool = False,
     ) -> None:
         """A step was done: its result goes into the state, and both into the journal, together.
 
-        `writes_result` is False where an agent outside gave none: it may have written the state itself.
+        `writes_result` is False where an agent outside gave none: it may have written the state itself. `owe`: as
+        `Ledger.complete` says.
         """
         step = action.step
         scope = thread.scope(action.scope)
@@ -160,7 +167,7 @@ class Work:
         self._outcomes.completed(thread, step, key, ["completed"])
         if isinstance(step, UserInput):
             self._ledger.note(kinds.ANSWERED, step=key, value=result, task=thread.task_id)
-        self._ledger.complete(key, attempt, result)
+        self._ledger.complete(key, attempt, result, owe=owe)
         self._image.additions.pop(key, None)
         thread.cursor = thread.cursor.after(Completed())
 

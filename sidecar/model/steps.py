@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
@@ -195,7 +196,7 @@ class StateUpdate(Fallible):
             raise ValueError(VALUE_IS_MISSING)
         return self
 
-    @property
+    @cached_property
     def writes(self) -> tuple[Update, ...]:
         """Its writes, however they are spelled."""
         if self.updates is not None:

@@ -12,6 +12,9 @@ CHANGE_RUN = """UPDATE runs SET driver = ?, details = ?, status = ?, start = ?, 
     ended_at = ?, seal = ? WHERE run_id = ?"""
 RUN = f"SELECT {_RUN}, seal FROM runs WHERE run_id = ?"
 RUNS = f"SELECT {_RUN}, seal FROM runs ORDER BY number DESC LIMIT ?"
+STANDINGS = "SELECT run_id, status, updated_at FROM runs ORDER BY number DESC"
+RUNS_OF_STATUS = f"""SELECT {_RUN}, seal FROM runs WHERE status IN (SELECT value FROM json_each(?))
+    ORDER BY number DESC LIMIT ?"""
 RUNS_OF_WORKSPACE = f"SELECT {_RUN}, seal FROM runs WHERE workspace = ? ORDER BY number DESC LIMIT ?"
 
 LAST_EVENT = """SELECT runs.start, (SELECT COALESCE(MAX(seq), 0) FROM events WHERE run_id = runs.run_id) FROM runs
@@ -28,7 +31,8 @@ _STEP = "run_id, number, key, attempt, status, began_at, ended_at, input, outcom
 LAST_STEP = "SELECT COALESCE(MAX(number), 0) FROM steps WHERE run_id = ?"
 LAST_ATTEMPT = f"SELECT {_STEP}, seal FROM steps WHERE run_id = ? AND key = ? ORDER BY attempt DESC LIMIT 1"
 ADD_STEP = f"INSERT INTO steps ({_STEP}, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-END_STEP = "UPDATE steps SET status = ?, ended_at = ?, outcome = ?, seal = ? WHERE run_id = ? AND number = ?"
+END_STEP = """UPDATE steps SET status = ?, ended_at = ?, outcome = ?, seal = ?
+    WHERE run_id = ? AND number = ? AND status = 'begun'"""
 STEPS = f"SELECT {_STEP}, seal FROM steps WHERE run_id = ? ORDER BY number"
 
 _HANDOUT = "run_id, task_id, key, step, holder, handed_at, lease_until"

@@ -35,6 +35,7 @@ class Steps:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._begun: dict[tuple[str, str, int], tuple[Any, ...]] = {}  # rows of our own that are in flight
 
     def begin(self, run_id: str, key: str, value: object = None, *, durable: bool = True) -> int:
         """Before its effect: the step is in flight. Gives the attempt's number.
@@ -49,12 +50,12 @@ class Steps:
     def complete(self, run_id: str, key: str, attempt: int, result: object = None, *, durable: bool = True) -> None:
         """After its effect: done for ever."""
         with self._db.transaction(durable=durable):
-            self._end(self._in_flight(run_id, key, attempt), "completed", result)
+            self._end_attempt(run_id, key, attempt, "completed", result)
 
     def fail(self, run_id: str, key: str, attempt: int, error: object, *, durable: bool = True) -> None:
         """This attempt is over; another may begin."""
         with self._db.transaction(durable=durable):
-            self._end(self._in_flight(run_id, key, attempt), "failed", error)
+            self._end_attempt(run_id, key, attempt, "failed", error)
 
     def record(self, run_id: str, key: str, result: object = None, *, durable: bool = False) -> None:
         """A step without an effect outside, such as a condition: begun and completed in one row."""
@@ -102,14 +103,22 @@ class Steps:
         now = self._db.clock()
         columns = (run_id, number, key, attempt, status, now, None if status == "begun" else now, *texts)
         self._db.execute(sql.ADD_STEP, (*columns, seal(*columns)), f"run {run_id}, step {key}")
+        if status == "begun":
+            self._begun[run_id, key, attempt] = columns
         return attempt
 
-    def _end(self, row: tuple[Any, ...], status: StepStatus, outcome: object) -> None:
+    def _end_attempt(self, run_id: str, key: str, attempt: int, status: StepStatus, outcome: object) -> None:
+        row = self._begun.pop((run_id, key, attempt), None)
+        # Somebody who took us for dead may have ended it since: then nothing is changed, and the row says what it is.
+        if row is None or not self._end(row, status, outcome):
+            self._end(self._in_flight(run_id, key, attempt), status, outcome)
+
+    def _end(self, row: tuple[Any, ...], status: StepStatus, outcome: object) -> bool:
         run_id, number, key, attempt, _, began_at, _, value, _ = row
         now, text = self._db.clock(), dump(outcome)
         sealed = seal(run_id, number, key, attempt, status, began_at, now, value, text)
         values = (status, now, text, sealed, run_id, number)
-        self._db.execute(sql.END_STEP, values, f"run {run_id}, step {key}")
+        return self._db.execute(sql.END_STEP, values, f"run {run_id}, step {key}") == 1
 
     def _checked(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         *columns, sealed = row

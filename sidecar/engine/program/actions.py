@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from sidecar.engine.program.parts import Part
@@ -17,30 +17,28 @@ FieldName = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """Where an expression stands: which workflow's state it sees, and the names that loops add.
 
     `path` has the ids of the `include_workflow` steps that lead there, the outermost first; () is the run's own state.
     """
 
     path: tuple[str, ...] = ()
-    names: dict[str, Json] = field(default_factory=dict)
+    names: dict[str, Json] = {}  # noqa: RUF012 - never changed
 
 
-# Actions: exactly one is pending at any time, in `Cursor.action`.
+# Actions: exactly one is pending at any time, in `Cursor.action`. Those that every step needs are tuples, which are
+# quickly made.
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(NamedTuple):
     """Look at the signals now. To be told `Passed` or `Stopped`; an abort needs no telling."""
 
     kind: Literal["abort-only", "stop-and-abort"]
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluate:
+class Evaluate(NamedTuple):
     """Evaluate a field of a step. To be told `Answer` or `Failed`. A condition's answer is its truth, a bool."""
 
     step: Step
@@ -48,8 +46,7 @@ class Evaluate:
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Execute a step, with its `state_update`. To be told `Completed` or `Failed`. `attempt` counts from 1."""
 
     step: Step

@@ -5,11 +5,12 @@ Each function gives the next state, and whether the current step is over and the
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from sidecar.engine import retry
 from sidecar.engine.program import asks
-from sidecar.engine.program.frames import Ending, Failure, replace
+from sidecar.engine.program.frames import Ending, Failure
 from sidecar.model.steps import Fallible
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ Judged = tuple["State", bool]
 
 def failed(state: State, error: Error) -> Judged:
     """The current step failed."""
-    return _judge(replace(state, failure=Failure(len(state.frames) - 1, error)))
+    return _judge(state._replace(failure=Failure(len(state.frames) - 1, error)))
 
 
 def failed_around(state: State, level: int, error: Error) -> Judged:
     """A step failed that has the current one inside it, whatever that would have come to."""
-    return _judge(replace(state, failure=Failure(level, error)))
+    return _judge(state._replace(failure=Failure(level, error)))
 
 
 def answered(state: State, answer: Json) -> Judged:
@@ -39,7 +40,7 @@ def answered(state: State, answer: Json) -> Judged:
         answers = {**failure.answers, field: asks.accepted(step, field, answer)}
     except ValueError as error:
         return up(state, {"message": str(error)})
-    return _judge(replace(state, failure=replace(failure, answers=answers)))
+    return _judge(state._replace(failure=dataclasses.replace(failure, answers=answers)))
 
 
 def settled(state: State) -> Judged:
@@ -62,7 +63,9 @@ def _judge(state: State) -> Judged:
         return _again(state, verdict.after_s), False
     goes_on = isinstance(verdict, retry.GoOn)
     if step.error_state_update is not None or (goes_on and step.has_fallback):
-        return replace(state, failure=replace(failure, settling="goes_on" if goes_on else "gives_up")), False
+        return state._replace(
+            failure=dataclasses.replace(failure, settling="goes_on" if goes_on else "gives_up")
+        ), False
     return _behind(state) if goes_on else up(state, failure.error)
 
 
@@ -88,12 +91,12 @@ def up(state: State, error: Error) -> Judged:
         return _behind(state)
     if begin == 0:
         # The frames stay as they are: a resume does the step again that failed.
-        return replace(state, failure=None, ending=Ending("failed", str(error.get("message", "")), error)), False
-    return _judge(replace(state, failure=Failure(begin - 1, error)))
+        return state._replace(failure=None, ending=Ending("failed", str(error.get("message", "")), error)), False
+    return _judge(state._replace(failure=Failure(begin - 1, error)))
 
 
 def _at_level(state: State) -> State:
-    return replace(state.trimmed(_failure(state).level + 1), failure=None)
+    return state.trimmed(_failure(state).level + 1)._replace(failure=None)
 
 
 def _failure(state: State) -> Failure:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from sidecar.engine.program import asks, failing
-from sidecar.engine.program.frames import Batch, Ending, Frame, replace
+from sidecar.engine.program.frames import Batch, Ending, Frame
 from sidecar.engine.program.parts import inner
 from sidecar.model.steps import Exit
 from sidecar.model.steps_control import (
@@ -30,8 +31,8 @@ def enter_list(state: State, steps: Steps, branch: Branch, part: Part | None = N
     """Begin a list of steps inside the current step; an empty one is over at once."""
     if not steps:
         return _left(state, branch)
-    inside = state.with_top(phase="inside") if state.frames else state
-    return replace(inside, frames=(*inside.frames, Frame(steps, 0, branch, part)))
+    around = (*state.frames[:-1], state.top._replace(phase="inside")) if state.frames else ()
+    return state.with_frames(*around, Frame(steps, 0, branch, part))
 
 
 def advance(state: State) -> State:
@@ -39,14 +40,14 @@ def advance(state: State) -> State:
     frame = state.top
     if frame.place + 1 < len(frame.steps):
         following = Frame(frame.steps, frame.place + 1, frame.branch, frame.part)
-        return replace(state, frames=(*state.frames[:-1], following))
-    return _left(replace(state, frames=state.frames[:-1]), frame.branch)
+        return state.with_frames(*state.frames[:-1], following)
+    return _left(state.with_frames(*state.frames[:-1]), frame.branch)
 
 
 def _left(state: State, branch: Branch) -> State:
     """On from a list of steps that is over, in the step that has it."""
     if not state.frames:
-        return replace(state, ending=Ending("completed"))
+        return state._replace(ending=Ending("completed"))
     if branch == "body":
         return _next_iteration(state)
     if branch == "part":
@@ -68,7 +69,7 @@ def begin(state: State) -> State:
         return _jump(state, step)
     if isinstance(step, Exit):
         return _exit(state, step)
-    counted = replace(state, transitions=state.transitions + 1)
+    counted = state._replace(transitions=state.transitions + 1)
     if isinstance(step, ParallelForEach):
         return _parallel(counted, step)
     return counted.with_top(phase="include" if isinstance(step, IncludeWorkflow) else "run")
@@ -77,21 +78,22 @@ def begin(state: State) -> State:
 def _exit(state: State, step: Exit) -> State:
     message = asks.value(step, "message", state.top.answers)
     if step.status == "success":
-        return replace(state, frames=(), ending=Ending("completed", message, exited=True))
-    return replace(state, ending=Ending("failed", message, {"message": message, "step": step.id}, exited=True))
+        return state._replace(frames=(), ending=Ending("completed", message, exited=True))
+    return state._replace(ending=Ending("failed", message, {"message": message, "step": step.id}, exited=True))
 
 
 def _next_iteration(state: State) -> State:
-    return _iterate(state.with_top(index=state.top.index + 1))
+    return _iterate(state, state.top.index + 1)
 
 
-def _iterate(state: State) -> State:
-    """Before the iteration `index`: whether there is one."""
+def _iterate(state: State, index: int | None = None) -> State:
+    """Before the iteration `index`, that of the frame where it is not given: whether there is one."""
     frame = state.top
+    index = frame.index if index is None else index
     if isinstance(frame.step, ForEach):
-        more = frame.index < len(frame.answers["items"])
-        return state.with_top(phase="iteration") if more else advance(state)
-    checking = state.with_top(phase="check")
+        more = index < len(frame.answers["items"])
+        return state.with_top(phase="iteration", index=index) if more else advance(state)
+    checking = state.with_top(phase="check", index=index)
     if asks.is_open(frame.step, "condition"):
         return checking
     assert isinstance(frame.step, While)
@@ -105,14 +107,14 @@ def condition_is(state: State, holds: bool) -> State:
     if asks.to_enter(state.top.step, state.top.answers) is not None:
         return state.with_top(phase="ask")  # a resume with a changed definition brought a template
     if state.top.index >= asks.value(state.top.step, "max_iterations", state.top.answers):
-        return replace(state, ending=Ending("limit"))
+        return state._replace(ending=Ending("limit"))
     return state.with_top(phase="iteration")
 
 
 def iterate_body(state: State) -> State:
     """Begin an iteration."""
     body = inner(state.top.step, "body") or ()
-    return enter_list(replace(state, iterations=state.iterations + 1), body, "body")
+    return enter_list(state._replace(iterations=state.iterations + 1), body, "body")
 
 
 def _jump(state: State, step: Break | Continue) -> State:
@@ -141,12 +143,12 @@ def _parallel(state: State, step: ParallelForEach) -> State:
             part is not None and part.stoppable,
             state.scope(len(state.frames) - 1),
         )
-        state = replace(state, batches_begun=number + 1)
+        state = state._replace(batches_begun=number + 1)
     else:
         batch = state.batches[number]
         if batch.error is not None:  # the step is tried again as a whole, and so are its tasks
-            batch = replace(batch, error=None, failures={})
-    state = replace(state, batches={**state.batches, number: batch})
+            batch = dataclasses.replace(batch, error=None, failures={})
+    state = state._replace(batches={**state.batches, number: batch})
     return after_task(state.with_top(phase="parallel", batch=number, answers={}))
 
 
@@ -159,8 +161,8 @@ def after_task(state: State) -> State:
     if not batch.todo:
         return advance(state.with_top(batch=None).trimmed(len(state.frames)))
     if batch.done and not batch.step.wait_for_all:
-        behind = replace(batch, background=True)
-        return advance(replace(state, batches={**state.batches, batch.number: behind}))
+        behind = dataclasses.replace(batch, background=True)
+        return advance(state._replace(batches={**state.batches, batch.number: behind}))
     return state
 
 

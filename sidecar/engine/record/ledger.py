@@ -2,7 +2,8 @@
 
 A condition that was evaluated twice did no harm, so such entries are kept until the next effect, some number of them,
 or a moment, whatever comes first. What goes out into the world is on the disk before it goes, and again when it is
-done. Whoever watches the run is told after the journal was.
+done; where one effect follows the other at once, one transaction says both. Whoever watches the run is told after the
+journal was.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import StoreError
+from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.store.steps import Steps
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.store.db import Database
     from sidecar.store.journal import Event, Journal
 
-_MOST_WAITING = 64
+_MOST_WAITING = 256
 _LONGEST_WAIT_S = 0.1
 
 
@@ -51,6 +53,7 @@ class Ledger:
         self.states = states  # versions of the states that are in the journal
         self.since_checkpoint = 0
         self._waiting: list[tuple[str | None, Any]] = []
+        self._owed: list[tuple[str, int, object]] = []  # effects that are over: key, attempt, result
         self._since = 0.0
         self.lost: StoreError | None = None  # why nothing is written any more
 
@@ -67,20 +70,27 @@ class Ledger:
         last = self._steps.last(self.run_id, key)
         return last.attempt if last else 0
 
-    def begin(self, key: str, about: object = None) -> int:
+    def begin(self, key: str, **told: Any) -> int:
         """A step is about to have its effect: all that led here is on the disk. Gives the attempt's number."""
         with self._kept():
-            attempt = self._steps.begin(self.run_id, key, about)
-            told = self._write()
-        self._told(told)
+            self._complete()
+            attempt = self._steps.begin(self.run_id, key)
+            self._waiting.append((kinds.STEP_STARTED, {**told, "attempt": attempt}))
+            events = self._write()
+        self._told(events)
         return attempt
 
-    def complete(self, key: str, attempt: int, result: object = None) -> None:
-        """The effect is over, and all that was noted with it."""
-        with self._kept():
-            self._steps.complete(self.run_id, key, attempt, result)
-            told = self._write()
-        self._told(told)
+    def complete(self, key: str, attempt: int, result: object = None, *, owe: bool = False) -> None:
+        """The effect is over, and all that was noted with it. To `owe` it is to go on to what may be the next effect:
+        whoever does so calls `pay` before anything that takes time."""
+        self._owed.append((key, attempt, result))
+        if not owe:
+            self.pay()
+
+    def pay(self) -> None:
+        """What is owed is on the disk."""
+        if self._owed:
+            self.commit(durable=True)
 
     def fail(self, key: str, attempt: int, error: object) -> None:
         """The attempt is over without success."""
@@ -91,9 +101,9 @@ class Ledger:
 
     def commit(self, *, durable: bool = False) -> None:
         """Journal what waits."""
-        if not self._waiting:
+        if not self._waiting and not self._owed:
             return
-        with self._kept(durable=durable):
+        with self._kept(durable=durable or bool(self._owed)):
             told = self._write()
         self._told(told)
 
@@ -149,6 +159,7 @@ class Ledger:
 
     def _write(self) -> list[Event]:
         """What waits goes into the transaction that is open. A write of a state names the event that follows it."""
+        self._complete()
         events = [(kind, content) for kind, content in self._waiting if kind is not None]
         states: list[tuple[object, str]] = []
         seq = self.seq + 1
@@ -166,6 +177,11 @@ class Ledger:
             self.seq = told[-1].seq
         self.since_checkpoint += len(told)
         return told
+
+    def _complete(self) -> None:
+        for key, attempt, result in self._owed:
+            self._steps.complete(self.run_id, key, attempt, result)
+        self._owed = []
 
     def _told(self, events: list[Event]) -> None:
         for event in events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
@@ -74,9 +75,13 @@ def line(event: RunEvent) -> str | None:
     tell = _WORDS.get(event.kind)
     if tell is None:
         return None
-    at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
     task = event.data.get("task")
-    return one_line(f"{at} {tell(event.data)}{f' (task {task})' if task else ''}", _LONGEST)
+    return one_line(f"{_time(event.at)} {tell(event.data)}{f' (task {task})' if task else ''}", _LONGEST)
+
+
+@lru_cache(maxsize=1)  # what is journalled together has one time
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _resumed(data: dict[str, Any]) -> str:
