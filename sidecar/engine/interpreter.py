@@ -105,11 +105,15 @@ class Interpreter:
                 self.ledger.pay()
             if stands:
                 return action
+            began = time.monotonic()
             await self._do_in_time(thread, action)
             self.batches.begin(thread)
             if thread is self.image.main and self.ledger.since_checkpoint >= _CHECKPOINT_EVERY:
                 self.ledger.checkpoint(self.image.to_json)
-            if time.monotonic() - self._turn_began > _TURN_S:
+            now = time.monotonic()
+            if now - began > _TURN_S:
+                self._turn_began = now  # it was waited for: others had their turn
+            elif now - self._turn_began > _TURN_S:
                 self.ledger.pay()
                 await anyio.lowlevel.checkpoint()
                 self._turn_began = time.monotonic()
