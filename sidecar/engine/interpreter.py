@@ -198,8 +198,12 @@ class Interpreter:
                 found: Any = view.truth(written)
             else:
                 found = view.text(written) if action.field == "message" else view.value(written)
+            asks.accepted(action.step, action.field, found)
         except SidecarError as error:
             self.outcomes.failed(thread, action.step, error_of(error, action.step))
+            return
+        except ValueError as error:  # the cursor would refuse it
+            self.outcomes.failed(thread, action.step, {"message": str(error), "step": action.step.id})
             return
         before = thread.cursor
         after = before.after(Answer(found))

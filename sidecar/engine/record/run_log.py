@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
+from sidecar.agents import log_file
 from sidecar.agents.mask import Secrets
 from sidecar.engine.picture import one_line
 from sidecar.model import run as kinds
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from sidecar.model.run import RunEvent
 
 NAME = "run.log"
-FORMER = ".1"  # what was written before, once there is too much
-MOST_BYTES = 8 * 1024 * 1024
+FORMER = log_file.FORMER
+MOST_BYTES = log_file.MOST_BYTES
 _LONGEST = 2000
 
 
@@ -79,9 +80,14 @@ def line(event: RunEvent) -> str | None:
     return one_line(f"{_time(event.at)} {tell(event.data)}{f' (task {task})' if task else ''}", _LONGEST)
 
 
-@lru_cache(maxsize=1)  # what is journalled together has one time
 def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    second = int(at)
+    return f"{_second(second)}.{int((at - second) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=1)  # to write it costs as much as the rest of a line
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()[:-6]
 
 
 def _resumed(data: dict[str, Any]) -> str:
