@@ -73,6 +73,13 @@ class References:
                 f"`retry_workflow` of {step.workflow!r} holds for a run of its own only: use `on_error: retry` here"
             )
             notes.warning((*where, "workflow"), message)
+        limits = sorted(found.workflow.limits.model_fields_set)
+        if limits:
+            told = ", ".join(f"`{name.removesuffix('_s')}`" for name in limits)
+            message = (
+                f"{told} of {step.workflow!r} hold for a run of its own only: put what is to hold into `limits` here"
+            )
+            notes.warning((*where, "workflow"), message)
 
     def _included(self, includer: Definition, name: str) -> Definition | str:
         key = (includer.loaded_from, name)
