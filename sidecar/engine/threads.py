@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.engine.cursor import Cursor
-    from sidecar.engine.program.actions import Error
+    from sidecar.engine.program.actions import Error, Parallel
     from sidecar.engine.program.frames import State
     from sidecar.engine.spaces import Path
 
@@ -114,9 +114,12 @@ def step_of(path: Path) -> str:
     return path[-1].rpartition(_OF_THREAD)[2]
 
 
-def task_id(parent: Thread, step_id: str, index: int) -> str:
+def task_id(parent: Thread, action: Parallel, index: int) -> str:
     """The id by which a task's agent asks for its steps. A task inside another is told from its cousins by that."""
-    return f"{parent.task_id}/{step_id}.{index}" if parent.task_id else f"{step_id}.{index}"
+    word = f"{action.step.id}.{index}"
+    if action.batch and "loop" in action.scope.names and not action.step.wait_for_all:
+        word += f"#{action.batch}"  # the one of an earlier iteration may still be in an agent's hands
+    return f"{parent.task_id}/{word}" if parent.task_id else word
 
 
 def task_key(parent: Thread, step_id: str, place: tuple[int, int], tries: int) -> str:

@@ -78,7 +78,7 @@ def hand_out_tasks(
     *,
     key: str,
     workflow_id: str,
-    tasks: Mapping[int, Mapping[str, Any]],
+    tasks: Mapping[str, Mapping[str, Any]],
     max_parallel: int,
     sub_agent_prompt: str,
     description: str = "",
@@ -86,14 +86,13 @@ def hand_out_tasks(
 ) -> dict[str, Any]:
     """All tasks of a `parallel_foreach` that are still to be done, as one step.
 
-    `tasks` are the names in the scope of each (`item`, `index`, its inputs), by its index: as the tasks themselves
-    have them, since to evaluate them again could give others. `description` is the task's own. `sub_agent_prompt` is
+    `tasks` are the names in the scope of each (`item`, `index`, its inputs), by its id: as the tasks themselves have
+    them, since to evaluate them again could give others. `description` is the task's own. `sub_agent_prompt` is
     the standard one, which an override of the step replaces; one that reads those names, `task_id` or `workflow_id`
     becomes a prompt for each task.
     """
     listed: list[dict[str, Any]] = []
-    for index, names in tasks.items():
-        own = f"{task_id}/{step.id}.{index}" if task_id else f"{step.id}.{index}"
+    for own, names in tasks.items():
         listed.append({"task_id": own, "context": {**names, "workflow_id": workflow_id, "task_id": own}})
     fill = Filling(_with(view, {"description": description}))
     definition: _Definition = {"tasks": listed, "max_parallel": max_parallel, "wait_for_all": step.wait_for_all}

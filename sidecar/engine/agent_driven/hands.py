@@ -78,7 +78,7 @@ class Hands:
         for parent in self._main.walk():
             for action in open_batches(parent):
                 for index in action.todo:
-                    if id_of_task(parent, action.step.id, index) == task_id:
+                    if id_of_task(parent, action, index) == task_id:
                         # One that is tried again begins from its first step, as a thread of its own.
                         return self._batches.tasks.create(parent, action, index, handed=True)
         for event in self._owner.journal.events(self._run_id):
@@ -159,7 +159,7 @@ class Hands:
             self._interpreter.outcomes.view(thread, action.scope),
             key=key,
             workflow_id=self._run_id,
-            tasks={index: child.names for index, child in children.items()},
+            tasks={child.task_id or "": child.names for child in children.values()},
             max_parallel=action.max_parallel,
             sub_agent_prompt=named_prompt(context, PROMPT_NAME, given, strict=False),
             description=description,

@@ -92,7 +92,7 @@ class Image:
         task = self.task_of(path, action)
         child = Thread(
             task_key(parent, action.step.id, place, parent.tries[place]),
-            task_id(parent, action.step.id, index),
+            task_id(parent, action, index),
             Cursor.start(Part(task.steps)),
             path=path,
             names=dict(names),

@@ -208,6 +208,31 @@ async def test_tasks_in_the_hands_of_agents_go_on_behind_the_run_and_its_end_wai
     assert world.state(run_id)["done"] == ["b", "a"]
 
 
+async def test_tasks_of_one_iteration_that_go_on_behind_the_next_are_told_apart(world: World) -> None:
+    say = {
+        "id": "say",
+        "type": "agent",
+        "prompt": "{{ item }}",
+        "state_update": {"path": "raw.done", "operation": "append"},
+    }
+    content = tasks(say, items="{{ [item + '0', item + '1'] }}", wait_for_all=False)
+    content["steps"] = [{"id": "loop", "type": "foreach", "items": ["a", "b"], "body": content["steps"]}]
+    run_id = await world.start(world.workflow("rounds", content))
+    cases = world.cases
+    seen = []
+    for first in ("all.1", "all.1#1"):
+        given = (await cases.next_step(run_id))["step"]
+        seen.append([task["task_id"] for task in given["definition"]["tasks"]])
+        step = (await cases.next_step(run_id, first))["step"]
+        await cases.step_complete(run_id, step["id"], result=step["definition"]["prompt"], task_id=first)
+        await cases.step_complete(run_id, given["id"])
+    assert seen == [["all.0", "all.1"], ["all.0#1", "all.1#1"]]
+    left = [(await cases.next_step(run_id, name))["step"]["definition"]["prompt"] for name in ("all.0", "all.0#1")]
+    assert left == ["a0", "b0"]
+    assert (await world.drive(run_id))["status"] == "completed"
+    assert sorted(world.state(run_id)["done"]) == ["a0", "a1", "b0", "b1"]
+
+
 async def test_an_end_that_is_told_before_its_start_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     start = world.owner.supervisor.start
 

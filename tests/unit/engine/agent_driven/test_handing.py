@@ -376,7 +376,7 @@ def test_a_timeout_from_the_state_is_in_seconds(place: Place) -> None:
 
 
 def test_tasks_are_expanded_with_all_that_their_agents_need(place: Place) -> None:
-    tasks = {0: {"item": "a", "index": 0, "files": ["x"]}, 3: {"item": "d", "index": 3, "files": []}}
+    tasks = {"all.0": {"item": "a", "index": 0, "files": ["x"]}, "all.3": {"item": "d", "index": 3, "files": []}}
     step = place.handed_tasks({"agent": "claude", "description": "Each batch"}, tasks=tasks)
     assert step["type"] == "parallel_tasks"
     assert step["definition"] == {
@@ -402,7 +402,7 @@ def test_tasks_are_expanded_with_all_that_their_agents_need(place: Place) -> Non
 
 
 def test_the_ids_of_a_task_cannot_be_taken_by_its_inputs(place: Place) -> None:
-    step = place.handed_tasks({}, tasks={0: {"item": 1, "task_id": "other", "workflow_id": "other"}})
+    step = place.handed_tasks({}, tasks={"all.0": {"item": 1, "task_id": "other", "workflow_id": "other"}})
     assert step["definition"]["tasks"][0]["context"] == {"item": 1, "task_id": "all.0", "workflow_id": RUN}
 
 
@@ -410,7 +410,9 @@ def test_an_override_replaces_the_standard_prompt(place: Place) -> None:
     place.has(style="short")
     override = "Be {{ style }}. It is about: {{ description }}"
     step = place.handed_tasks(
-        {"sub_agent_prompt_override": override}, tasks={0: {"item": 1}, 1: {"item": 2}}, description="numbers"
+        {"sub_agent_prompt_override": override},
+        tasks={"all.0": {"item": 1}, "all.1": {"item": 2}},
+        description="numbers",
     )
     assert step["definition"]["sub_agent_prompt"] == "Be short. It is about: numbers"
     assert all("prompt" not in task for task in step["definition"]["tasks"])
@@ -421,7 +423,7 @@ def test_an_override_that_reads_the_item_is_a_prompt_for_each_task(place: Place)
     override = "{{ description }}: do {{ item }} as {{ task_id }} for {{ self }}"
     step = place.handed_tasks(
         {"sub_agent_prompt_override": override},
-        tasks={0: {"item": "a", "self": "x"}, 1: {"item": "b", "self": "y"}},
+        tasks={"all.0": {"item": "a", "self": "x"}, "all.1": {"item": "b", "self": "y"}},
         description="Fix",
     )
     prompts = [task["prompt"] for task in step["definition"]["tasks"]]
@@ -431,7 +433,7 @@ def test_an_override_that_reads_the_item_is_a_prompt_for_each_task(place: Place)
 
 
 def test_a_step_that_need_not_wait_for_all_says_so(place: Place) -> None:
-    step = place.handed_tasks({"wait_for_all": False, "items": ["a"]}, tasks={0: {"item": "a"}})
+    step = place.handed_tasks({"wait_for_all": False, "items": ["a"]}, tasks={"all.0": {"item": "a"}})
     assert "the FIRST of them" in step["instructions"]
     assert "original_expression" not in step
 
