@@ -1,4 +1,8 @@
-"""`scripts/soak`: storm, audit, report; the exit code says whether every promise held."""
+"""`scripts/soak`: storm, audit, report; the exit code says whether every promise held.
+
+The disk that becomes full is a small one of the project's own, and the clock that is stepped is one that only the
+processes of the storm see (`clock.c`): the machine and whoever else uses it notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,14 @@ from typing import Any
 
 import anyio
 
+from soaking import clock
 from soaking.auditor import STORM, Findings, audit, marked
 
 _DISK_MB = 256
 _DISK_MB_A_SECOND = 0.6  # what a storm leaves in journal and logs
-_SMALL = "SOAK_ON_A_SMALL_DISK"  # the place, once we are in a mount namespace of our own
+_PLACE = "SOAK_PLACE"  # once we are inside: under the clock of the storm, and where its disk is seen
+_LEFT_OUT = "SOAK_LEFT_OUT"  # what this machine cannot do, and why
+_DISK, _CLOCK = "full disks", "clock steps"
 
 
 def main() -> int:
@@ -29,23 +36,19 @@ def main() -> int:
     options = _options()
     if options.audit:
         return _report(options, audit(Path(options.audit)), [])
-    if _SMALL not in os.environ and not options.no_disk:
-        around = _around()
-        if around is not None:
-            return _again(around, options.seconds)
-    notes = [] if _SMALL in os.environ else ["full disks: skipped, no mount namespace of our own (or --no-disk)"]
-    notes.append("clock steps: skipped, the clock of a whole machine is not ours to set")
-    place = Path(os.environ[_SMALL]) if _SMALL in os.environ else _place()
+    if _PLACE not in os.environ:
+        return _again(options)
+    left_out: dict[str, str] = json.loads(os.environ[_LEFT_OUT])
+    place = Path(os.environ[_PLACE])
     mark = uuid.uuid4().hex
     try:
-        told = _storm(options, place, mark)
-        return _report(options, _settled(place), notes, told)
+        told = _storm(options, place, mark, left_out)
+        return _report(options, _settled(place), [f"{name}: left out, {why}" for name, why in left_out.items()], told)
     finally:
         if options.keep:
             shutil.copytree(place, options.keep, ignore=_sockets, dirs_exist_ok=True)
         for process in marked(mark):  # a storm that failed leaves nobody behind, either
             process.kill()
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _sockets(directory: str, names: list[str]) -> list[str]:
@@ -53,7 +56,7 @@ def _sockets(directory: str, names: list[str]) -> list[str]:
     return [name for name in names if stat.S_ISSOCK(os.lstat(os.path.join(directory, name)).st_mode)]
 
 
-def _storm(options: argparse.Namespace, place: Path, mark: str) -> dict[str, Any]:
+def _storm(options: argparse.Namespace, place: Path, mark: str, left_out: dict[str, str]) -> dict[str, Any]:
     """What it tells; its place has the rest."""
     from soaking.storm import Storm, Weather  # the auditor alone needs nothing of sidecar
 
@@ -64,7 +67,8 @@ def _storm(options: argparse.Namespace, place: Path, mark: str) -> dict[str, Any
         runs=options.runs,
         kill_every_s=options.kill_every,
         signal_every_s=options.signal_every,
-        disk=_SMALL in os.environ,
+        disk=_DISK not in left_out,
+        clock=_CLOCK not in left_out,
     )
     began = time.monotonic()
     storm = Storm(place, mark, weather)
@@ -86,6 +90,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--signal-every", type=float, default=0.25, metavar="S", help="a signal, on average")
     parser.add_argument("--no-disk", action="store_true", help="no windows in which the disk is full")
+    parser.add_argument("--no-clock", action="store_true", help="no steps of the wall clock")
     parser.add_argument("--json", metavar="FILE", help="the report for programs")
     parser.add_argument("--keep", metavar="DIR", help="keep journal, receipts and effects here")
     parser.add_argument("--audit", metavar="DIR", help="only audit what --keep kept")
@@ -96,25 +101,32 @@ def _place() -> Path:
     return Path(tempfile.mkdtemp(prefix="sidecar-soak-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 
 
-def _around() -> list[str] | None:
+def _around() -> list[str]:
     """What makes a mount namespace here, if anything does."""
     for around in (["unshare", "-m"], ["unshare", "-rm"]):
         probe = [*around, "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"]
         if shutil.which("unshare") and subprocess.run(probe, capture_output=True, check=False).returncode == 0:
             return around
-    return None
+    return []
 
 
-def _again(around: list[str], seconds_s: float) -> int:
-    """This program once more, where the project is a small disk that nobody else sees."""
+def _again(options: argparse.Namespace) -> int:
+    """This program once more, with a small disk and a clock that can be stepped: nobody else sees them."""
     place = _place()
     (place / "project").mkdir()
-    size_mb = int(_DISK_MB + _DISK_MB_A_SECOND * seconds_s)
-    mount = f'mount -t tmpfs -o size={size_mb}m none "$1"; shift; exec "$@"'
-    again = [sys.executable, "-m", "soaking", *sys.argv[1:]]
-    environment = {**os.environ, _SMALL: str(place)}
+    inside, left_out = [sys.executable, "-m", "soaking", *sys.argv[1:]], {}
+    around = [] if options.no_disk else _around()
+    if around:
+        size_mb = int(_DISK_MB + _DISK_MB_A_SECOND * options.seconds)
+        mount = f'mount -t tmpfs -o size={size_mb}m none "$1"; shift; exec "$@"'
+        inside = [*around, "sh", "-euc", mount, "sh", str(place / "project"), *inside]
+    else:
+        left_out[_DISK] = "as asked" if options.no_disk else "there is no mount namespace of our own"
     try:
-        inside = [*around, "sh", "-euc", mount, "sh", str(place / "project"), *again]
+        variables = "as asked" if options.no_clock else clock.prepared(place)
+        if isinstance(variables, str):
+            left_out[_CLOCK], variables = variables, {}
+        environment = {**os.environ, **variables, _PLACE: str(place), _LEFT_OUT: json.dumps(left_out)}
         return subprocess.run(inside, env=environment, check=False).returncode
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -144,6 +156,7 @@ def _report(
         "restarts": told.get("restarts"),
         "owner_kills": told.get("owner_kills"),
         "full_disks": told.get("full_disks"),
+        "clock_steps": told.get("clock_steps"),
         "survivors": findings.counts["survivors"],
         "lost": sum(findings.outcomes[name] for name in ("lost", "left")) + len(broken.get("no step lost", [])),
         "repeated": len(broken.get("no step repeated", [])),

@@ -9,8 +9,10 @@ import json
 import os
 import sqlite3
 import stat
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +50,33 @@ class Evidence:
         journal = sqlite3.connect(self.own / "sidecar.db")
         try:
             self.runs = {
-                row[0]: {"status": row[1], "start": row[2], "workspace": json.loads(row[3]), "ended_at": row[4]}
-                for row in journal.execute("SELECT run_id, status, start, workspace, ended_at FROM runs")
+                row[0]: {"status": row[1], "start": row[2], "workspace": json.loads(row[3])}
+                for row in journal.execute("SELECT run_id, status, start, workspace FROM runs")
             }
             self.events: dict[str, list[dict[str, Any]]] = defaultdict(list)
-            query = "SELECT run_id, seq, start, at, kind, closes, data FROM events ORDER BY run_id, seq"
-            for run_id, seq, start, at, kind, closes, data in journal.execute(query):
-                event = {"seq": seq, "start": start, "at": at, "kind": kind, "closes": closes, **json.loads(data)}
-                self.events[run_id].append(event)
+            query = "SELECT run_id, seq, start, kind, closes, data FROM events ORDER BY run_id, seq"
+            for run_id, seq, start, kind, closes, data in journal.execute(query):
+                event = {"seq": seq, "start": start, "kind": kind, "closes": closes, **json.loads(data)}
+                self.events[run_id].append(event | self._witnessed(run_id, seq))
             self.steps = list(journal.execute("SELECT run_id, key, attempt, status FROM steps"))
-            self.applied: dict[str, list[tuple[str, float]]] = defaultdict(list)
-            for run_id, signal_id, at in journal.execute("SELECT run_id, signal_id, at FROM signals"):
-                self.applied[signal_id].append((run_id, at))
+            self.applied: dict[str, list[tuple[str, int]]] = defaultdict(list)
+            for run_id, signal_id, start in journal.execute("SELECT run_id, signal_id, start FROM signals"):
+                self.applied[signal_id].append((run_id, start))
             self.open_agents = list(journal.execute("SELECT agent_id, run_id FROM agents WHERE ended IS NULL"))
         finally:
             journal.close()
+
+    def _witnessed(self, run_id: str, seq: int) -> dict[str, float]:
+        """When an event came, at the earliest and at the latest. Its own time is that of a clock that is stepped."""
+        looks = self.storm["witnessed"].get(run_id, [])
+        found = bisect_left(looks, seq, key=lambda look: look[0])
+        _, after, by = looks[found] if found < len(looks) else (0, -inf, inf)
+        return {"after": after, "by": by}
+
+    def ended(self, run_id: str, start: int) -> float:
+        """When one start of a run had its end, at the earliest."""
+        ends = (e["after"] for e in self.events[run_id] if e["start"] == start and e["kind"] == "run_ended")
+        return min(ends, default=-inf)
 
     def is_there(self, path: str) -> bool:
         """Whether a file of the storm is still there, also in a copy of what it left."""
@@ -162,8 +176,8 @@ def audit_signals(evidence: Evidence, findings: Findings) -> None:
         where = f"{number} {written['kind']} by {written['manner']} in {written['path']} at {written['written_at']:.3f}"
         if outcome in ("lost", "left"):
             findings.say("one outcome a signal", f"{outcome}: {where} {written['ids']}")
-        for run_id, at in _applications(evidence, written):
-            gone = written["gone_at"]
+        for run_id, start in _applications(evidence, written):
+            at, gone = evidence.ended(run_id, start), written["gone_at"]
             if written["kind"] == "stop" and gone is not None and at > gone + _SLACK_S:
                 findings.say(
                     "one outcome a signal", f"taken back, and applied to {run_id} {at - gone:.1f} s later: {where}"
@@ -172,7 +186,7 @@ def audit_signals(evidence: Evidence, findings: Findings) -> None:
                 findings.say("one outcome a signal", f"expired, and applied to {run_id}: {where}")
 
 
-def _applications(evidence: Evidence, written: dict[str, Any]) -> list[tuple[str, float]]:
+def _applications(evidence: Evidence, written: dict[str, Any]) -> list[tuple[str, int]]:
     return [application for signal_id in written["ids"] for application in evidence.applied.get(signal_id, [])]
 
 
@@ -187,12 +201,13 @@ def _outcome(evidence: Evidence, written: dict[str, Any]) -> str:
     if written["gone_by"] is not None:
         return "cancelled"
     run_id = os.path.basename(os.path.dirname(written["path"]))
-    ends = [e["at"] for e in evidence.events.get(run_id, []) if e["kind"] == "run_ended"]
+    ends = [e for e in evidence.events.get(run_id, []) if e["kind"] == "run_ended"]
     if evidence.is_there(written["path"]):
-        return "too late" if _is_completed(evidence, run_id) and max(ends) < written["stood_at"] else "left"
+        return "too late" if _is_completed(evidence, run_id) and ends[-1]["after"] < written["stood_at"] else "left"
     # A run that ends otherwise removes what stands in its own directory, once the journal has its end.
-    missed_at = written["missed_at"] or float("inf")
-    return "over" if any(written["written_at"] - _CLOSING_S < at <= missed_at for at in ends) else "lost"
+    missed_at = inf if written["missed_at"] is None else written["missed_at"]
+    since = written["written_at"] - _CLOSING_S
+    return "over" if any(since < end["by"] and end["after"] <= missed_at for end in ends) else "lost"
 
 
 def _only_interrupted(receipt: dict[str, Any]) -> bool:
@@ -215,12 +230,12 @@ def audit_obedience(evidence: Evidence, findings: Findings) -> None:
             continue
         at = written["stood_at"]
         for run_id, start, events in spans:
-            during = events and events[0]["at"] < at - 1 and events[-1]["at"] > at + _SLACK_S
+            during = events and events[0]["by"] < at - 1 and events[-1]["after"] > at + _SLACK_S
             if not during or not _governs(evidence, written, run_id):
                 continue
-            late = [e for e in events if e["at"] > at + _SLACK_S and _goes_on(e, written["kind"])]
+            late = [e for e in events if e["after"] > at + _SLACK_S and _goes_on(e, written["kind"])]
             if late:
-                what, after_s = late[-1].get("step", "its end"), late[-1]["at"] - at
+                what, after_s = late[-1].get("step", "its end"), late[-1]["after"] - at
                 findings.say("signals are obeyed", f"{run_id} start {start}: {what} {after_s:.1f} s after {written}")
 
 

@@ -115,7 +115,7 @@ class Keeper:
         assert self._process is not None
         process = psutil.Process(self._process.pid)
         return {
-            "at": time.time(),
+            "at": time.monotonic(),
             "rss_mb": process.memory_info().rss / 2**20,
             "descriptors": process.num_fds(),
             "threads": process.num_threads(),

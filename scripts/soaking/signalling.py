@@ -28,7 +28,7 @@ class Written:
     kind: Kind
     manner: str
     governs: str  # project, workspace, run
-    written_at: float  # before it was there
+    written_at: float  # before it was there; by a clock that nobody steps, as all of these
     stood_at: float = 0.0  # when it was there for certain
     ids: list[str] = field(default_factory=list)
     gone_at: float | None = None  # when the storm took it away itself
@@ -66,7 +66,7 @@ class Signaller:
         for path, standing in list(self._standing.items()):
             self._collect(path)
             if standing.gone_at is None and standing.missed_at is None and self._ids_at(path) not in standing.ids:
-                standing.missed_at = time.time()
+                standing.missed_at = time.monotonic()
 
     def _collect(self, path: str) -> None:
         found = receipts.read(path)
@@ -91,7 +91,7 @@ class Signaller:
         identity = self._ids_at(path)
         os.unlink(path)
         if standing is not None and identity in standing.ids:
-            standing.gone_at, standing.gone_by = time.time(), how
+            standing.gone_at, standing.gone_by = time.monotonic(), how
 
     def _ids_at(self, path: str) -> str | None:
         directory, name = os.path.split(path)
@@ -101,12 +101,20 @@ class Signaller:
     def _write(self, path: str, governs: str, kind: Kind) -> None:
         self._collect(path)
         manner = self._random.choice(("touch", "echo", "rename", "ours", "ours", "expired", "timeout"))
-        written = Written(path, kind, manner, governs, time.time())
+        written = Written(path, kind, manner, governs, time.monotonic())
         before = self._standing.get(path)
-        if before is not None and before.gone_at is None and self._ids_at(path) in before.ids:
-            before.gone_at, before.gone_by = time.time(), "replaced"
-        self._put(written)
-        written.stood_at = time.time()
+        replaces = before is not None and before.gone_at is None and self._ids_at(path) in before.ids
+        if before is not None and replaces:
+            before.gone_at, before.gone_by = time.monotonic(), "replaced"
+        try:
+            self._put(written)
+        except (OSError, SidecarError):
+            if (
+                before is not None and replaces and self._ids_at(path) in before.ids
+            ):  # the disk is full: it still stands
+                before.gone_at = before.gone_by = None
+            raise
+        written.stood_at = time.monotonic()
         self._standing[path] = written
         self.written.append(written)
 

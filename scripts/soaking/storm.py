@@ -1,4 +1,4 @@
-"""The storm: runs, signals, kills and full disks at once, then calm, in which everything has to come to its end."""
+"""The storm: runs, signals, kills, full disks and clock steps at once; then calm, in which all comes to its end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ import psutil
 
 from sidecar.errors import SidecarError
 from soaking import signalling
+from soaking.clock import Clock
 from soaking.keeper import Keeper
 from soaking.project import MARK, Soaked
 from soaking.signalling import Signaller
+from soaking.witness import Witness
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _COLLECT_S = 0.05
 _OVER = "completed"
+_ITEMS = (4, 4, 4, 16)  # of a run: most are short, some go on long enough for all that may befall them
+_FARTHEST_S = 86_400.0
+_NEAREST_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class Weather:
     kill_every_s: float
     signal_every_s: float
     disk: bool
+    clock: bool
     calm_s: float = 240.0
 
 
@@ -46,6 +52,7 @@ class Storm:
         self.soaked = Soaked(place, mark, weather.workspaces, weather.seed)
         self._keeper = Keeper(self.soaked)
         self._signaller = Signaller(self.soaked, weather.seed)
+        self._witness = Witness(self.soaked.own / "sidecar.db")
         self._random = random.Random(f"{weather.seed} storm")
         self._open: set[str] = set()  # runs that are not completed
         self._told: dict[str, Any] = {
@@ -54,21 +61,24 @@ class Storm:
             "refused": [],
             "full_disks": 0,
             "owner_kills": 0,
+            "clock_steps": 0,
             "figures": [],
         }
 
     async def run(self) -> dict[str, Any]:
         """Storm, calm, and the figures; what the auditor needs to know."""
-        began_at = time.time()
+        began_at = time.monotonic()
         async with anyio.create_task_group() as beside:
             await beside.start(self._keeper.run)
             beside.start_soon(self._collect)
             with anyio.move_on_after(self._weather.seconds_s):
                 async with anyio.create_task_group() as storm:
                     blows = [self._begin, self._signal, self._kill, self._kill_owner]
-                    for blow in (*blows, *([self._fill] if self._weather.disk else [])):
+                    blows += [self._fill] if self._weather.disk else []
+                    blows += [self._step_clock] if self._weather.clock else []
+                    for blow in blows:
                         storm.start_soon(blow)
-            self._told["storm_s"] = time.time() - began_at
+            self._told["storm_s"] = time.monotonic() - began_at
             self._keeper.kill()  # what nobody executes now is resumed by the next one
             await anyio.sleep(0.2)
             with anyio.fail_after(self._weather.calm_s):
@@ -76,8 +86,9 @@ class Storm:
             self._told["unfinished"] = await self._calm()
             self._told["figures"] = await self._measure()
             beside.cancel_scope.cancel()
-        self._signaller.collect()
         self._told["exit_code"] = self._keeper.end()
+        self._look()
+        self._witness.close()
         return self._record()
 
     def _record(self) -> dict[str, Any]:
@@ -92,6 +103,7 @@ class Storm:
             "deaths": self._keeper.deaths,
             "unwritten": self._signaller.unwritten,
             "plans": self.soaked.plans,
+            "witnessed": self._witness.seen,
         }
 
     # --- what blows
@@ -113,7 +125,7 @@ class Storm:
     def _add(self) -> None:
         workspace = self._random.choice([*self.soaked.workspaces, None])
         try:
-            self._open.add(self.soaked.add_run(workspace))
+            self._open.add(self.soaked.add_run(workspace, items=self._random.choice(_ITEMS)))
         except (SidecarError, OSError) as error:
             self._told["refused"].append(str(error))
 
@@ -167,10 +179,24 @@ class Storm:
             self._keeper.kill()  # the runs that lost their journal are resumed
             self._keeper.may_die = False
 
+    async def _step_clock(self) -> None:
+        """By milliseconds or by a day, forth or back, and never farther than a day from the machine's own clock."""
+        clock, offset_s = Clock(self.soaked.place), 0.0
+        while True:
+            await anyio.sleep(self._random.uniform(0.5, 8.0))
+            step_s = _NEAREST_S * (_FARTHEST_S / _NEAREST_S) ** self._random.random() * self._random.choice((-1, 1))
+            offset_s += step_s if abs(offset_s + step_s) <= _FARTHEST_S else -step_s
+            clock.set(offset_s)
+            self._told["clock_steps"] = clock.steps
+
     async def _collect(self) -> None:
         while True:
-            self._signaller.collect()
+            self._look()
             await anyio.sleep(_COLLECT_S)
+
+    def _look(self) -> None:
+        self._signaller.collect()
+        self._witness.look(self.soaked.plans)
 
     # --- afterwards
 

@@ -30,7 +30,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 def files_token(directory: str) -> tuple[int, int]:
     """Something that differs when a file near the top of the directory was made, changed or removed."""
-    seen = newest = 0
+    seen = times = 0
     waiting = deque([directory])
     while waiting and seen < _ENTRIES:
         try:
@@ -40,9 +40,10 @@ def files_token(directory: str) -> tuple[int, int]:
         for entry in entries:
             seen += 1
             try:
-                newest = max(newest, entry.stat(follow_symlinks=False).st_mtime_ns)
+                # Not the newest of them: after a clock was set back, what is written looks old for a long time.
+                times += entry.stat(follow_symlinks=False).st_mtime_ns
                 if entry.is_dir(follow_symlinks=False) and entry.name not in _NOT_WORK:
                     waiting.append(entry.path)
             except OSError:
                 continue
-    return seen, newest
+    return seen, times

@@ -154,12 +154,14 @@ async def _terminate(subject: Subject, ledger: Ledger) -> None:
 
     Who is born after that is left alone as long as the agent itself lives: its handler may clean up through others.
     """
-    asked_at = time.time() - _START_TIME_ERROR_S
+    asked_at = time.monotonic()
 
     def ask_to_leave() -> None:
         cleans_up = any(row.identity == subject.root for row in ledger.living)
         for row in ledger.living:
-            is_new = subject.tree.epoch_s(row.identity) > asked_at
+            # By its age, for which the wall clock is asked at one moment only: it may be set meanwhile.
+            age_s = time.time() - subject.tree.epoch_s(row.identity)
+            is_new = age_s < time.monotonic() - asked_at + _START_TIME_ERROR_S
             if not ledger.was_sent(row.identity, "term") and not (
                 cleans_up and is_new and row.identity != subject.root
             ):

@@ -96,7 +96,7 @@ class Gate:
     def _by(self, request: Request) -> Ending:
         status: Literal["aborted", "stopped"] = "aborted" if request.kind == "abort" else "stopped"
         reason = request.reason
-        if request.signal is not None and request.since < self.board.subject.started_at:
+        if request.signal is not None and request.signal.occurrence in self.board.subject.leftovers:
             since = trailers.timestamp(request.since)
             reason = (
                 f"{request.signal.path} was there before the first step, since {since} ({request.reason}); it is "

@@ -11,7 +11,7 @@ from sidecar.engine import steering
 from sidecar.engine.closing import close, greet
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.finishing import end_between, finish
-from sidecar.engine.opened import CHANGED, OpenRun, load, prepare_resume, signal_directories
+from sidecar.engine.opened import CHANGED, LEFTOVERS, OpenRun, load, prepare_resume, signal_directories
 from sidecar.engine.record.run_log import RunLog
 from sidecar.engine.vigil import watched
 from sidecar.errors import DefinitionChanged, SidecarError, StoreError
@@ -106,13 +106,13 @@ class Execution:
             environment = run.details.get("environment") or self.owner.environment
             self._log = RunLog(root, self.run_id, self.owner.settings.secret_values(environment))
             try:
-                return await self._opened(run, lock.started_at)
+                return await self._opened(run, lock.leftovers)
             finally:
                 self._log.close()
 
-    async def _opened(self, run: Run, started_at: float) -> Ending:
+    async def _opened(self, run: Run, leftovers: frozenset[str]) -> Ending:
         try:
-            opened = self.opened = self._open(run, started_at)
+            opened = self.opened = self._open(run, leftovers)
         except (StoreError, DefinitionChanged):
             raise
         except SidecarError as error:
@@ -144,7 +144,7 @@ class Execution:
             self._hear(RunEvent(event.run_id, event.kind, event.at, event.data, event.seq))
         return Ending("failed", str(error))
 
-    def _open(self, run: Run, started_at: float) -> OpenRun:
+    def _open(self, run: Run, leftovers: frozenset[str]) -> OpenRun:
         owner, was = self.owner, run.status
         if run.start:
             owner.database.verify()
@@ -157,13 +157,13 @@ class Execution:
             for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
                 owner.handouts.take_back(run.run_id, handout.task_id)
             data: dict[str, Any] = {"workflow": run.workflow, "was": was, "feedback": self._feedback}
-            details = {**run.details, "started_at": started_at}
+            details = {**run.details, LEFTOVERS: sorted(leftovers)}
             if self._definition is not None:  # the next resume goes on with it, too
                 data["with_changes"] = True
                 details[CHANGED] = self._definition.record()
-            owner.journal.change(run.run_id, details=details, driver="server")
+            run = owner.journal.change(run.run_id, details=details, driver="server")
             owner.journal.begin(run.run_id, data)
-        opened = OpenRun(owner, run, image, started_at, self._hear, person=self._person, mcp=self._mcp)
+        opened = OpenRun(owner, run, image, self._hear, person=self._person, mcp=self._mcp)
         opened.ledger.checkpoint(image.to_json)
         kind = kinds.RUN_RESUMED if run.start else kinds.RUN_STARTED
         self._hear(RunEvent(run.run_id, kind, owner.database.clock(), data, opened.ledger.seq))

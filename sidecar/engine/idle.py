@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from sidecar.engine.opened import signal_directories
+from sidecar.engine.opened import subject_of
 from sidecar.errors import SidecarError
 from sidecar.signals import liveness
-from sidecar.signals.board import Subject, judge
+from sidecar.signals.board import judge
 from sidecar.signals.consume import consume
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def abort_governed(owner: Owner, signal: Signal) -> list[str]:
     The receipt names them, and the file goes with the last one that it governs.
     """
     ended = []
-    for run in owner.journal.runs():
+    for run in owner.journal.runs(statuses=AT_WORK):
         if _is_meant(owner, run, signal) and _end(owner, run.run_id, signal):
             consume(owner.root, signal, run.run_id, "aborted")
             ended.append(run.run_id)
@@ -35,12 +35,9 @@ def abort_governed(owner: Owner, signal: Signal) -> list[str]:
 
 
 def _is_meant(owner: Owner, run: Run, signal: Signal) -> bool:
-    if run.status not in AT_WORK:
+    subject = subject_of(owner.root, run)
+    if os.path.dirname(signal.path) not in subject.directories or liveness.is_live(owner.root, run.run_id):
         return False
-    directories = signal_directories(owner.root, run)
-    if os.path.dirname(signal.path) not in directories or liveness.is_live(owner.root, run.run_id):
-        return False
-    subject = Subject(run.run_id, float(run.details.get("started_at", 0.0)), directories)
     meant = judge(signal, subject, owner.database.clock()) == "applies"
     return meant and signal.signal_id not in owner.journal.signals(run.run_id)
 

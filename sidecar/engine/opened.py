@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sidecar.model.workflow import RunLimits
     from sidecar.store.journal import Journal, Run
 
+LEFTOVERS = "leftovers"  # in a run's details: signals that stood there before its last start
 CHANGED = "definition"  # in a run's details: the one that took the place of the one that it was started with
 
 
@@ -47,6 +48,11 @@ def signal_directories(root: str, run: Run) -> tuple[str, ...]:
     """The directories that govern a run, its own one last."""
     where = [layout.state_directory(root), run.workspace, layout.run_directory(root, run.run_id)]
     return tuple(directory for directory in where if directory)
+
+
+def subject_of(root: str, run: Run) -> Subject:
+    """The run as signals see it, since its last start or resume."""
+    return Subject(run.run_id, signal_directories(root, run), frozenset(run.details.get(LEFTOVERS, ())))
 
 
 def definition_of(journal: Journal, run: Run) -> dict[str, Any]:
@@ -115,7 +121,6 @@ class OpenRun:
         owner: Owner,
         run: Run,
         image: Image,
-        started_at: float,
         hear: Callable[[RunEvent], None],
         *,
         person: Person | None = None,
@@ -127,11 +132,11 @@ class OpenRun:
         self.hear = hear
         seq, states = owner.journal.last_seq(run.run_id), owner.journal.last_state(run.run_id)
         self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq, states=states)
-        directories = signal_directories(owner.root, run)
+        subject = subject_of(owner.root, run)
         taken = owner.journal.signals(run.run_id)
-        self.board = Board(Subject(run.run_id, started_at, directories), taken=taken, report=self.warn)
+        self.board = Board(subject, taken=taken, report=self.warn)
         self.processes = Processes(
-            owner.supervisor, owner.agents, self.ledger, image.counters, directories[-1], lost=self.lose
+            owner.supervisor, owner.agents, self.ledger, image.counters, subject.own_directory, lost=self.lose
         )
         owner.hear_ended[run.run_id] = self.processes.over
         environment = run.details.get("environment") or owner.environment

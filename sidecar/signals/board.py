@@ -31,11 +31,12 @@ TYPED_REASON = "requested at the terminal"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run as signals see it: who it is, since when, and the directories that govern it, its own one last."""
+    """A run as signals see it: who it is, the directories that govern it, its own one last, and what stood there before
+    it was started: RunLock.leftovers."""
 
     run_id: str
-    started_at: float  # by the clock that dates files: RunLock.started_at
     directories: tuple[str, ...]
+    leftovers: frozenset[str] = frozenset()
 
     @property
     def own_directory(self) -> str:
@@ -62,7 +63,7 @@ def judge(signal: Signal, subject: Subject, now: float) -> Verdict:
     if expires is not None and expires <= now:
         return "expired"
     # An abort is about what runs when it is written. A stop may wait for the run that it is to prevent.
-    if signal.kind == "abort" and signal.arrived_at < subject.started_at:
+    if signal.kind == "abort" and signal.occurrence in subject.leftovers:
         return "stale"
     return "applies"
 
@@ -77,6 +78,7 @@ class Board:
         taken: Collection[str] = (),
         report: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         """`taken` are the ids of signals that were applied to this run before, and are not again."""
         self._taken = frozenset(taken)
@@ -85,6 +87,8 @@ class Board:
         self.abort: Request | None = None
         self._report = report
         self._clock = clock
+        self._elapsed = elapsed
+        self._seen_at: dict[str, float] = {}  # stops with a timeout, by id: when they were first seen, by `elapsed`
         self._paths = [files.path_of(directory, kind) for directory in subject.directories for kind in files.FILE_NAMES]
         self._typed: set[str] = set()  # ids of signals that the keyboard wrote
         self._refused: set[tuple[object, ...]] = set()  # fingerprints of stops for many, refused for this run
@@ -117,8 +121,8 @@ class Board:
         """Read the files and note what they ask."""
         now = self._clock()
         found = {kind: self._applying(kind, now) for kind in files.FILE_NAMES}
-        overdue = [request for request in found["stop"] if _deadline(request) <= now]
-        overdue_at = min(map(_deadline, found["stop"]), default=float("inf"))
+        overdue = [request for request in found["stop"] if self._deadline(request) <= self._elapsed()]
+        overdue_at = min(map(self._deadline, found["stop"]), default=float("inf"))
         abort = self._noted_abort([*found["abort"], *map(_as_abort, overdue)])
         stop = _first(self.stop, [*found["stop"], *([self._unwritten] if self._unwritten else [])])
         if (stop, abort, overdue_at) != (self.stop, self.abort, self._overdue_at):
@@ -153,7 +157,7 @@ class Board:
             task_status.started()
             while True:
                 overdue_at = float("inf") if self.abort else self._overdue_at
-                with anyio.move_on_after(max(0.0, overdue_at - self._clock())):
+                with anyio.move_on_after(max(0.0, overdue_at - self._elapsed())):
                     await self._changed.wait()
                 self.look()
         finally:
@@ -176,6 +180,13 @@ class Board:
         if signal.signal_id in self._taken:
             return "taken"
         return judge(signal, self.subject, self._clock() if now is None else now)
+
+    def _deadline(self, stop: Request) -> float:
+        """When a stop becomes an abort, counted from the first look: the clock that dates files may be set."""
+        timeout_s = _timeout_s(stop)
+        if stop.signal is None or timeout_s == float("inf"):
+            return timeout_s
+        return self._seen_at.setdefault(stop.signal.signal_id, self._elapsed()) + timeout_s
 
     def _request(self, signal: Signal) -> Request:
         source: Source = "keyboard" if signal.signal_id in self._typed else "file"
@@ -235,10 +246,6 @@ def _path(request: Request) -> str | None:
 
 def _timeout_s(stop: Request) -> float:
     return (stop.signal.trailers.timeout_s if stop.signal else None) or float("inf")
-
-
-def _deadline(stop: Request) -> float:
-    return stop.since + _timeout_s(stop)
 
 
 def _as_abort(stop: Request) -> Request:

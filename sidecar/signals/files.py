@@ -36,7 +36,7 @@ _ACCESS_WORKS = os.access in os.supports_follow_symlinks and os.access("/", os.F
 class Signal:
     """A signal as it was found: which file, why, by whom, and enough to recognise that very file again."""
 
-    __slots__ = ("arrived_at", "fingerprint", "kind", "path", "reason", "trailers")
+    __slots__ = ("arrived_at", "fingerprint", "kind", "occurrence", "path", "reason", "trailers")
 
     def __init__(self, kind: Kind, path: str, found: os.stat_result, content: bytes) -> None:
         reason, self.trailers = trailer_format.parse(content)
@@ -45,6 +45,7 @@ class Signal:
         self.reason = reason or NO_REASON[kind]
         # The inode's change time, not its modification time: `scp -p` and `touch -d` bring old ones along.
         self.arrived_at = found.st_ctime
+        self.occurrence = _occurrence(found)
         self.fingerprint = (*_identity(found), content)
 
     @property
@@ -94,6 +95,17 @@ def read(directory: str, kind: Kind) -> Signal | None:
         except OSError:  # gone meanwhile, or not ours to read: it signals all the same
             pass
     return Signal(kind, path, found, content)
+
+
+def standing(directory: str) -> list[str]:
+    """What stands in a directory now: each signal's `occurrence`."""
+    found = []
+    for name in FILE_NAMES.values():
+        try:
+            found.append(_occurrence(os.lstat(f"{directory}/{name}")))
+        except OSError:
+            continue
+    return found
 
 
 def settled(signal: Signal) -> Signal:
@@ -266,6 +278,11 @@ def _unlink_quietly(name: str, handle: int) -> None:
 def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
     # Without the change time: moving the file aside changes it.
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _occurrence(found: os.stat_result) -> str:
+    """This very file since its last change: one that comes back, or is touched, is another. As text, to be kept."""
+    return "-".join(format(number, "x") for number in (*_identity(found), found.st_ctime_ns))
 
 
 def _is_same(signal: Signal, name: str, handle: int) -> bool:

@@ -13,6 +13,7 @@ import time
 
 from sidecar import layout
 from sidecar.errors import SidecarError, StoreError
+from sidecar.signals import files
 
 LOCK_NAME = "lock"
 _GLANCE_S = 0.1
@@ -26,10 +27,11 @@ class RunLock:
         self._entry = os.path.join(layout.live_directory(root), run_id)
         self._run_id = run_id
         self._workspace = workspace
+        self._governing = [place for place in (layout.state_directory(root), workspace, self._directory) if place]
         self._file = -1
-        # By the clock that dates files, which lags the wall clock by some milliseconds: what is compared with it,
-        # such as an abort that came before or after the start, is dated by that clock too.
-        self.started_at = 0.0
+        # What stood in the directories that govern the run before this start. Which came first is known by looking, not
+        # from comparing times: a clock that is set back in between would make a leftover of an abort.
+        self.leftovers: frozenset[str] = frozenset()
 
     def acquire(self) -> None:
         """Take it, or say who has it. StoreError where the run's directory takes no files: then its journal, which is
@@ -50,12 +52,13 @@ class RunLock:
         os.close(os.open(self._entry, os.O_RDWR | made, 0o644))
         # Close-on-exec, as Python opens everything: an agent that inherited it would keep a dead run alive.
         file = os.open(os.path.join(self._directory, LOCK_NAME), os.O_RDWR | made, 0o644)
+        # Before the lock: what comes once the run can be seen to be live is for it.
+        leftovers = frozenset(one for directory in self._governing for one in files.standing(directory))
         try:
             self._lock(file)
             # Cut after writing, not before: whoever looks meanwhile must not find an owner without a workspace.
             os.ftruncate(file, os.pwrite(file, os.fsencode(f"{os.getpid()}\n{self._workspace or ''}\n"), 0))
-            os.utime(file)
-            self.started_at = os.fstat(file).st_ctime
+            self.leftovers = leftovers
         except BaseException:
             os.close(file)
             raise

@@ -134,6 +134,7 @@ def workspace(project: Path) -> Path:
 
 
 def test_stop_prints_the_seeds_lines_and_writes_the_file(project: Path, workspace: Path) -> None:
+    """Seed 002: what `stop` prints, word for word."""
     with RunLock(str(project), ulid.new(), str(workspace)):
         assert succeeded(run("stop", "my-task", cwd=project)) == SEED_LINES
     found = standing(workspace, "stop")

@@ -65,10 +65,10 @@ class Copy:
         found: dict[str, Any] = next(s for s in self.storm["signals"] if ids & set(s["ids"]) and not s["gone_by"])
         return found
 
-    def audit(self) -> str:
+    def audit(self, *, holds: bool = False) -> str:
         (self.place / "storm.json").write_text(json.dumps(self.storm))
         done = soak("--audit", self.place)
-        assert done.returncode == 1, done.stdout + done.stderr
+        assert done.returncode == (0 if holds else 1), done.stdout + done.stderr
         return done.stdout
 
 
@@ -77,7 +77,7 @@ def copy(left: Path, tmp_path: Path) -> Copy:
     return Copy(shutil.copytree(left, tmp_path / "copy"))
 
 
-def test_a_storm_of_signals_kills_and_full_disks_breaks_no_promise(left: Path) -> None:
+def test_a_storm_of_signals_kills_full_disks_and_clock_steps_breaks_no_promise(left: Path) -> None:
     report = json.loads(Path(f"{left}.json").read_text())
     assert report["broken"] == {}
     assert (report["survivors"], report["lost"], report["repeated"]) == (0, 0, 0)
@@ -86,6 +86,8 @@ def test_a_storm_of_signals_kills_and_full_disks_breaks_no_promise(left: Path) -
     assert report["kills"] >= 2
     assert {"applied", "cancelled"} <= set(report["outcomes"])
     assert len(report["daemon"]) > 1
+    left_out = {note.partition(":")[0] for note in report["notes"]}
+    assert "clock steps" in left_out or report["clock_steps"] >= 2
 
 
 def test_a_signal_without_an_outcome_is_told(copy: Copy) -> None:
@@ -116,13 +118,23 @@ def test_a_stop_that_is_applied_after_it_was_taken_back_is_told(copy: Copy) -> N
 
 def test_a_run_that_goes_on_under_a_signal_is_told(copy: Copy) -> None:
     journal = sqlite3.connect(copy.own / "sidecar.db")
-    ((run_id, seq, at),) = journal.execute(
-        "SELECT run_id, seq, at FROM events WHERE kind = 'step_started' AND seq > 2 ORDER BY at DESC LIMIT 1"
+    ((run_id, start, seq),) = journal.execute(
+        "SELECT run_id, start, MAX(seq) FROM events WHERE kind = 'step_started' AND seq > 2 GROUP BY run_id LIMIT 1"
     ).fetchall()
     journal.close()
-    copy.journal(f"UPDATE events SET at = {at - 1000} WHERE run_id = '{run_id}' AND seq < {seq}")
-    copy.storm["signals"].append({**copy.applied(), "kind": "abort", "governs": "project", "stood_at": at - 500})
-    assert "BROKEN signals are obeyed" in copy.audit()
+    # What was seen of the run before that step was seen long before.
+    _, after, by = next(look for look in copy.storm["witnessed"][run_id] if look[0] >= seq)
+    copy.storm["witnessed"][run_id] = [[seq - 1, after - 1000, by - 1000], [1 << 30, after, by]]
+    copy.storm["signals"].append({**copy.applied(), "kind": "abort", "governs": "project", "stood_at": after - 500})
+    told = copy.audit()
+    assert "BROKEN signals are obeyed" in told
+    assert f"\n    {run_id} start {start}: " in told
+
+
+def test_the_times_in_the_journal_are_not_believed(copy: Copy) -> None:
+    copy.journal("UPDATE events SET at = at - 86400 WHERE seq % 3 = 0")
+    copy.journal("UPDATE events SET at = at + 3600 WHERE seq % 5 = 0")
+    assert "every promise held" in copy.audit(holds=True)
 
 
 def test_a_start_without_an_end_is_told(copy: Copy) -> None:

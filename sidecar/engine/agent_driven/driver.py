@@ -14,7 +14,7 @@ from sidecar.engine.agent_driven.hands import Hands
 from sidecar.engine.closing import close, greet
 from sidecar.engine.ending import RunEnds
 from sidecar.engine.finishing import end_between
-from sidecar.engine.opened import OpenRun, load, prepare_resume
+from sidecar.engine.opened import LEFTOVERS, OpenRun, load, prepare_resume
 from sidecar.engine.record.replaying import pass_boundaries
 from sidecar.engine.vigil import watched
 from sidecar.errors import InputError, StoreError
@@ -76,6 +76,13 @@ class AgentDriven:
     def end(self, opened: OpenRun, ending: Ending) -> None:
         """The caller ends it."""
         close(opened, ending)
+
+    def let_go(self) -> bool:
+        """Close what is open: the journal has all of it. False in the middle of a call, when nothing is closed."""
+        if self._turn.locked():
+            return False
+        self._forget()
+        return True
 
     # --- inside
 
@@ -143,8 +150,7 @@ class AgentDriven:
         # Its agent has been at work since the last that the journal knows of.
         at = owner.journal.events(self._run_id, after=last - 1)[-1].at
         image.counters.duration_s += max(owner.database.clock() - at, 0.0)
-        started_at = float(run.details.get("started_at", 0.0))
-        self._opened = OpenRun(owner, run, image, started_at, self._hear)
+        self._opened = OpenRun(owner, run, image, self._hear)
         greet(self._opened)
         return self._opened
 
@@ -172,17 +178,17 @@ def _to_handed_step(owner: Owner, run_id: str, thread: Thread) -> None:
         pass_boundaries(thread)
 
 
-def begin(owner: Owner, run_id: str, image: Image, started_at: float) -> None:
+def begin(owner: Owner, run_id: str, image: Image, leftovers: frozenset[str]) -> None:
     """The start of a run that an agent drives: journalled, with its first checkpoint."""
     run = owner.journal.run(run_id)
     with owner.database.transaction():
-        owner.journal.change(run_id, details={**run.details, "started_at": started_at})
+        owner.journal.change(run_id, details={**run.details, LEFTOVERS: sorted(leftovers)})
         owner.journal.begin(run_id, {"workflow": run.workflow, "was": run.status})
         seq, states = owner.journal.last_seq(run_id), owner.journal.last_state(run_id)
         owner.checkpoints.save(run_id, {**image.to_json(), "seq": seq, "states": states})
 
 
-def resume(owner: Owner, run_id: str, started_at: float, feedback: str | None) -> None:
+def resume(owner: Owner, run_id: str, leftovers: frozenset[str], feedback: str | None) -> None:
     """Go on with a run that an agent drives, from its last boundary. What was handed out is handed out anew."""
     run = owner.journal.run(run_id)
     image = load(owner, run)
@@ -191,6 +197,6 @@ def resume(owner: Owner, run_id: str, started_at: float, feedback: str | None) -
             for handout in owner.handouts.all_held(run_id):
                 owner.handouts.take_back(run_id, handout.task_id)
             prepare_resume(owner, run, image, feedback)
-            begin(owner, run_id, image, started_at)
+            begin(owner, run_id, image, leftovers)
     finally:
         image.spaces.close()

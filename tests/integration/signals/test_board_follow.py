@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,7 +26,7 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
     run_id = ulid.new()
     directories = (str(tmp_path), str(tmp_path / "workspace"), str(tmp_path / "runs" / run_id))
     (tmp_path / "workspace").mkdir()
-    board = Board(Subject(run_id, time.time() - 1, directories))
+    board = Board(Subject(run_id, directories))
     watcher = Watcher(source_for("auto", print), print, tick_s=600)  # events alone have to do it
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
@@ -77,7 +76,7 @@ async def test_a_timeout_counts_although_another_stop_is_the_one_that_is_shown(b
 
 async def test_a_followed_board_lets_its_directories_go(tmp_path: Path) -> None:
     watcher = Watcher(source_for("auto", print), print)
-    board = Board(Subject(ulid.new(), time.time(), (str(tmp_path),)))
+    board = Board(Subject(ulid.new(), (str(tmp_path),)))
     async with anyio.create_task_group() as group:
         await group.start(board.follow, watcher)
         group.cancel_scope.cancel()

@@ -32,10 +32,16 @@ def table(request: pytest.FixtureRequest) -> ProcessTable:
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "SIDECAR_MARKER": "one two"}
-    process = subprocess.Popen(["sleep", "1000"], start_new_session=True, env=environment)
-    yield process
-    process.kill()
-    process.wait()
+    with subprocess.Popen(
+        ["cat", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environment, bufsize=0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # Until it answers it may be inside its exec still, where the kernel shows neither its command nor its marks.
+        process.stdin.write(b"?")
+        assert process.stdout.read(1) == b"?"
+        yield process
+        process.kill()
 
 
 def test_a_look_finds_a_child_with_parent_session_and_marks(
@@ -44,7 +50,7 @@ def test_a_look_finds_a_child_with_parent_session_and_marks(
     row = table.look().rows[child.pid]
     assert (row.parent, row.session, row.zombie) == (os.getpid(), child.pid, False)
     assert row.tokens == ("one", "two")
-    assert table.command(child.pid) == "sleep 1000"
+    assert table.command(child.pid) == "cat -"
     assert abs(table.epoch_s(row.started) - time.time()) < 60
 
 

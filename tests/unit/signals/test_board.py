@@ -31,12 +31,23 @@ class Place:
             directory.mkdir(parents=True)
         self.reported: list[str] = []
         self.now = 0.0  # seconds added to the real clock
+        self.elapsed_s = 0.0  # likewise, to the one that nobody can set
         directories = (str(self.project), str(self.workspace), str(self.run))
-        self.subject = Subject(self.run_id, time.time() - 1, directories)
+        self.subject = Subject(self.run_id, directories)
         self.board = self.new_board()
 
     def new_board(self) -> Board:
-        return Board(self.subject, report=self.reported.append, clock=lambda: time.time() + self.now)
+        return Board(
+            self.subject,
+            report=self.reported.append,
+            clock=lambda: time.time() + self.now,
+            elapsed=lambda: time.monotonic() + self.elapsed_s,
+        )
+
+
+def standing(directory: Path) -> frozenset[str]:
+    """What a start finds there now."""
+    return frozenset(files.standing(str(directory)))
 
 
 @pytest.fixture
@@ -177,16 +188,32 @@ def test_an_abort_counts_before_its_reason_is_written(place: Place) -> None:
 
 def test_an_abort_older_than_the_run_is_not_for_it(place: Place) -> None:
     (place.project / ".abort").touch()
-    board = Board(replace(place.subject, started_at=time.time() + 5))
+    board = Board(replace(place.subject, leftovers=standing(place.project)))
     board.look()
     assert board.abort is None
+
+
+@pytest.mark.parametrize("again", ["touched", "written over", "replaced"])
+def test_an_abort_from_before_the_start_that_comes_again_is_for_the_run(place: Place, again: str) -> None:
+    abort = place.project / ".abort"
+    abort.write_text("why\n")
+    os.utime(abort, (0, 0))
+    board = Board(replace(place.subject, leftovers=standing(place.project)))
+    if again == "replaced":
+        files.write(str(place.project), "abort", "why", trailers.signed())
+    elif again == "touched":
+        os.utime(abort)
+    else:
+        abort.write_text("why\n")
+    board.look()
+    assert board.abort is not None
 
 
 def test_an_abort_right_after_the_start_is_for_the_run_although_the_clock_of_files_lags_behind(tmp_path: Path) -> None:
     for _ in range(200):
         run_id = ulid.new()
         with RunLock(str(tmp_path), run_id) as lock:
-            board = Board(Subject(run_id, lock.started_at, (str(tmp_path),)))
+            board = Board(Subject(run_id, (str(tmp_path),), lock.leftovers))
             (tmp_path / ".abort").touch()
             board.look()
             assert board.abort is not None
@@ -202,7 +229,7 @@ def test_a_copied_abort_with_an_old_modification_time_still_counts(place: Place)
 
 def test_a_stop_from_before_the_start_is_for_the_run(place: Place) -> None:
     (place.workspace / ".stop").touch()
-    board = Board(replace(place.subject, started_at=time.time() + 5))
+    board = Board(replace(place.subject, leftovers=standing(place.workspace)))
     board.look()
     assert board.is_stop_requested()
 
@@ -236,8 +263,10 @@ def test_a_signal_that_expired_at_the_beginning_of_time_is_not_applied(place: Pl
 def test_a_stop_with_a_timeout_becomes_an_abort(place: Place) -> None:
     files.write(str(place.workspace), "stop", "please", trailers.signed(timeout_s=300))
     place.board.look()
+    place.now = 301  # somebody set the clock: no time has passed
+    place.board.look()
     assert place.board.abort is None
-    place.now = 301
+    place.now, place.elapsed_s = -3600, 301
     place.board.look()
     assert place.board.abort is not None
     assert place.board.abort.reason == "please (not stopped within 300 s)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,9 +44,9 @@ class Project:
         assert found
         return found
 
-    def board(self, run_id: str, started_at: float) -> Board:
+    def board(self, run_id: str) -> Board:
         directories = (self.state, self.workspace, layout.run_directory(self.root, run_id))
-        return Board(Subject(run_id, started_at, directories))
+        return Board(Subject(run_id, directories, self.locks[run_id].leftovers))
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ def test_what_cannot_be_removed_is_an_error_and_the_receipt_stands(project: Proj
 def test_a_start_clears_an_older_abort_and_says_so(project: Project) -> None:
     signal = project.signal(project.state, "abort")
     run_id = project.start_run()
-    warnings = clear_leftovers(project.root, project.board(run_id, time.time() + 1))
+    warnings = clear_leftovers(project.root, project.board(run_id))
     assert len(warnings) == 1
     assert signal.path in warnings[0]
     assert not files.present(signal.path)
@@ -145,14 +144,14 @@ def test_a_start_leaves_an_older_abort_that_another_live_run_is_still_to_take(pr
     project.start_run()
     signal = project.signal(project.state, "abort")
     run_id = project.start_run()
-    assert clear_leftovers(project.root, project.board(run_id, time.time() + 1)) == []
+    assert clear_leftovers(project.root, project.board(run_id)) == []
     assert files.present(signal.path)
 
 
 def test_a_start_leaves_an_abort_that_is_meant_for_it(project: Project) -> None:
     run_id = project.start_run()
     signal = project.signal(project.state, "abort")
-    board = project.board(run_id, time.time() - 1)
+    board = project.board(run_id)
     assert clear_leftovers(project.root, board) == []
     assert files.present(signal.path)
     assert board.verdict(signal) == "applies"
@@ -161,8 +160,7 @@ def test_a_start_leaves_an_abort_that_is_meant_for_it(project: Project) -> None:
 def test_a_start_never_clears_a_stop(project: Project) -> None:
     signal = project.signal(project.workspace)
     run_id = project.start_run()
-    board = project.board(run_id, time.time() + 1)
-    board.subject = replace(board.subject, started_at=time.time() + 1)
+    board = project.board(run_id)
     assert clear_leftovers(project.root, board) == []
     assert files.present(signal.path)
 
@@ -172,7 +170,7 @@ def test_a_start_clears_a_stop_that_has_expired(project: Project) -> None:
     written.expires_at = trailers.timestamp(time.time() - 1)
     path = files.write(project.workspace, "stop", "was for yesterday", written)
     run_id = project.start_run()
-    warnings = clear_leftovers(project.root, project.board(run_id, time.time()))
+    warnings = clear_leftovers(project.root, project.board(run_id))
     assert not files.present(path)
     assert "expired (was for yesterday)" in warnings[0]
 
@@ -181,11 +179,11 @@ def test_a_leftover_stays_as_long_as_nobody_can_be_told_what_became_of_it(projec
     signal = project.signal(project.state, "abort")
     run_id = project.start_run()
     os.makedirs(f"{signal.path}{receipts.SUFFIX}/in the way")  # as a disk that is full
-    (warning,) = clear_leftovers(project.root, project.board(run_id, time.time() + 1))
+    (warning,) = clear_leftovers(project.root, project.board(run_id))
     assert "cannot write the receipt" in warning
     assert files.present(signal.path)
     os.removedirs(f"{signal.path}{receipts.SUFFIX}/in the way")
-    clear_leftovers(project.root, project.board(run_id, time.time() + 1))
+    clear_leftovers(project.root, project.board(run_id))
     receipt = receipts.read(signal.path)
     assert receipt is not None
     assert (receipt["state"], receipt["removed"], files.present(signal.path)) == ("expired", True, False)
