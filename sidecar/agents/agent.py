@@ -249,7 +249,8 @@ class Agent:
         deadline = time.monotonic() + _STATUS_S
         while self._exit is None and not self._lost and not survivors and time.monotonic() < deadline:
             await self.news(deadline - time.monotonic())
-        return self._event(reason, processes, survivors)
+        problem = "the sentinel that started it was killed" if reason == "internal_error" and self._lost else None
+        return self._event(reason, processes, survivors, problem)
 
     def _kill_now(self) -> int:
         try:

@@ -1,7 +1,7 @@
 """An agent's output: always drained, never kept whole; to the log, to the tail, and as lines to who listens.
 
-The log has everything. A line longer than a mebibyte is cut, and a listener that falls behind loses the oldest
-lines and is told how many: nobody's slowness reaches the agent.
+The log has everything, until there is too much. A line longer than a mebibyte is cut, and a listener that falls behind
+loses the oldest lines and is told how many: nobody's slowness reaches the agent.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
+from sidecar.agents.log_file import LogFile
 from sidecar.agents.mask import Masker
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Sink:
     """Where both streams of an agent end up."""
 
     def __init__(self, log_path: str | None) -> None:
-        self._log = -1
+        self._log = LogFile(log_path) if log_path is not None else None
         self.problem: str | None = None
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
@@ -142,10 +143,6 @@ class Sink:
         self._early: Subscription | None = Subscription(_EARLY_BYTES)
         self._subscriptions = [self._early]
         self._closed = False
-        if log_path is not None:
-            os.makedirs(os.path.dirname(log_path) or ".", exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._log = os.open(log_path, flags, 0o600)
 
     def subscribe(self, capacity_bytes: int = SUBSCRIPTION_BYTES) -> Subscription:
         """A listener of its own."""
@@ -165,8 +162,11 @@ class Sink:
 
     def write(self, data: bytes) -> None:
         """To the log and the tail."""
-        if self._log >= 0:
-            self._write_log(data)
+        if self._log is not None:
+            try:
+                self._log.write(data)
+            except OSError as error:  # a full disk ends the log, not the agent
+                self.problem = f"the log could not be written: {error.strerror}"
         self._tail.append(data)
         self._tail_size += len(data)
         while self._tail_size - len(self._tail[0]) >= TAIL_BYTES:
@@ -186,19 +186,8 @@ class Sink:
         self._closed = True
         for subscription in self._subscriptions:
             subscription.close()
-        if self._log >= 0:
-            os.close(self._log)
-            self._log = -1
-
-    def _write_log(self, data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._log, view) :]
-        except OSError as error:  # a full disk ends the log, not the agent
-            self.problem = f"the log could not be written: {error.strerror}"
-            os.close(self._log)
-            self._log = -1
+        if self._log is not None:
+            self._log.close()
 
 
 class Pump:

@@ -145,8 +145,10 @@ class _Process:
 
     def _reload(self) -> None:
         self._systemd.reloading()
-        for _, daemon in self._daemons:
-            daemon.reload()
+        told = [one for _, daemon in self._daemons for one in daemon.reload()]
+        _log(self._daemons[0][1].project)  # before anything is said: the settings say how much is
+        for level, text in told:
+            logger.log(level, "%s", text)
         self._systemd.reloaded()
 
     async def _tell_systemd(self) -> None:

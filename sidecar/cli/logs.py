@@ -90,7 +90,7 @@ def _pieces(path: str) -> Callable[[], Iterator[str]]:
     """What was added to a file since the last time: whole lines, and at the end the rest."""
     from codecs import getincrementaldecoder  # noqa: PLC0415
 
-    from sidecar.engine.record.run_log import FORMER  # noqa: PLC0415
+    from sidecar.agents.log_file import FORMER  # noqa: PLC0415
 
     decoder = getincrementaldecoder("utf-8")("replace")
     file = _opened(path + FORMER if os.path.exists(path + FORMER) else path)
@@ -103,13 +103,32 @@ def _pieces(path: str) -> Callable[[], Iterator[str]]:
             if _is_at(path, file):
                 return
             # The owner began another one. What this one got between the last look and that is read before it is left.
-            following = _opened(path)
+            following = _following(path, path + FORMER, file)
+            if following is None:
+                return
             while data := os.read(file, _PIECE):
                 yield decoder.decode(data)
             os.close(file)
             file = following
 
     return news
+
+
+def _following(path: str, former: str, file: int) -> int | None:
+    """The part that comes next; not the newest one where the owner turned the log twice since the last look."""
+    try:
+        newest = _opened(path)
+    except FileNotFoundError:  # it is just being turned
+        return None
+    try:
+        before = _opened(former)  # in this order: whatever is turned meanwhile, the newest is no part behind the next
+    except FileNotFoundError:  # somebody tidied up
+        return newest
+    if os.path.samestat(os.fstat(before), os.fstat(file)) or os.path.samestat(os.fstat(before), os.fstat(newest)):
+        os.close(before)
+        return newest
+    os.close(newest)
+    return before
 
 
 def _opened(path: str) -> int:

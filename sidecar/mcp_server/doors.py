@@ -54,7 +54,7 @@ async def of_daemon(
     runs: Runs,
     *,
     http: tuple[str, int] | None = None,
-    pages: Mapping[str, Callable[[], str]] | None = None,
+    pages: Mapping[str, Callable[[], str | None]] | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[None]:
     """The daemon's door, and those of its runs; `http`: host and port of another, and `pages` to be read there. `told`

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sidecar.mcp_server.server import McpServer
 
-    Page = Callable[[], str]  # its text, as it is now
+    Page = Callable[[], str | None]  # its text, as it is now; None: there is no such page now
 
 PATH = "/mcp"
 BODY_LIMIT = 4 * 1024 * 1024
@@ -131,7 +131,8 @@ class _Beside:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         page = self._pages.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
-        await (PlainTextResponse(page()) if page else self._app)(scope, receive, send)
+        text = page() if page else None
+        await (self._app if text is None else PlainTextResponse(text))(scope, receive, send)
 
 
 def _text(value: bytes) -> str:

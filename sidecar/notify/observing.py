@@ -1,9 +1,10 @@
-"""Metrics and traces of an owner's runs, where the settings ask for them; nothing is imported, or heard, where not."""
+"""Metrics and traces of an owner's runs, where the settings ask for them; only a daemon counts what nobody asks for."""
 
 from __future__ import annotations
 
 import os
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,36 +20,38 @@ if TYPE_CHECKING:
     from sidecar.service.executor import Runs
     from sidecar.service.metrics import Metrics
 
+    Page = Callable[[], str | None]  # None: it is not to be had now
+
 METRICS_PATH = "/metrics"
 _WRITE_EVERY_S = 10.0
 
 
 @asynccontextmanager
-async def observing(runs: Runs, *, counts: bool = False) -> AsyncIterator[dict[str, Callable[[], str]]]:
+async def observing(runs: Runs, *, counts: bool = False) -> AsyncIterator[dict[str, Page]]:
     """Listens to the runs of an owner; gives the pages that its web server shall have, if it has one.
 
-    `counts`: it lives long enough for its numbers to mean something, and is the only one in the project that does.
+    `counts`: it lives long enough for its numbers to mean something, and is the only one in the project that does. It
+    does so whatever the settings say, which only say who is told: they may be read again, and a count that began in the
+    middle would be wrong.
     """
-    settings = runs.owner.settings
-    path = settings.metrics_file if counts else None
-    is_counted = path is not None or (counts and settings.metrics)
-    if not is_counted and settings.otlp_endpoint is None:
+    is_traced = runs.owner.settings.otlp_endpoint is not None
+    if not counts and not is_traced:
         yield {}
         return
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        metrics = _metrics(runs) if is_counted else None
-        exporter = _exporter(runs, tasks) if settings.otlp_endpoint is not None else None
-        if metrics is not None and path is not None:
-            tasks.start_soon(_keep, runs, metrics, path)
+        metrics = _metrics(runs) if counts else None
+        exporter = _exporter(runs, tasks) if is_traced else None
+        if metrics is not None:
+            tasks.start_soon(_keep, runs, metrics)
         try:
-            yield {METRICS_PATH: metrics.text} if metrics is not None and settings.metrics else {}
+            yield {METRICS_PATH: partial(_shown, runs, metrics)} if metrics is not None else {}
         except Exception as error:  # raised again outside: the group would wrap it
             failure = error
         finally:
             with anyio.CancelScope(shield=True):
-                if metrics is not None and path is not None:
-                    _write(runs, metrics, path)
+                if metrics is not None:
+                    _write(runs, metrics)
                 if exporter is not None:
                     await exporter.finish()
             tasks.cancel_scope.cancel()
@@ -57,16 +60,16 @@ async def observing(runs: Runs, *, counts: bool = False) -> AsyncIterator[dict[s
 
 
 def _metrics(runs: Runs) -> Metrics:
-    from sidecar.service.metrics import Metrics  # noqa: PLC0415 - only for those who have it set
+    from sidecar.service.metrics import Metrics  # noqa: PLC0415 - only for a daemon
 
     journal = runs.owner.journal
-    metrics = Metrics(runs.owner.root, lambda: [run.status for run in journal.runs()])
+    metrics = Metrics(runs.owner.root, lambda: [status for _, status, _ in journal.standings()])
     runs.listeners.add(metrics.hear)
     return metrics
 
 
 def _exporter(runs: Runs, tasks: TaskGroup) -> Exporter | None:
-    from sidecar.notify.otlp import Exporter  # noqa: PLC0415 - as above
+    from sidecar.notify.otlp import Exporter  # noqa: PLC0415 - only for those who have it set
 
     try:
         exporter = Exporter(runs.owner, runs.owner.settings.otlp_endpoint or "")
@@ -78,13 +81,20 @@ def _exporter(runs: Runs, tasks: TaskGroup) -> Exporter | None:
     return exporter
 
 
-async def _keep(runs: Runs, metrics: Metrics, path: str) -> None:
+def _shown(runs: Runs, metrics: Metrics) -> str | None:
+    return metrics.text() if runs.owner.settings.metrics else None
+
+
+async def _keep(runs: Runs, metrics: Metrics) -> None:
     while True:
-        _write(runs, metrics, path)
+        _write(runs, metrics)
         await anyio.sleep(_WRITE_EVERY_S)
 
 
-def _write(runs: Runs, metrics: Metrics, path: str) -> None:
+def _write(runs: Runs, metrics: Metrics) -> None:
+    path = runs.owner.settings.metrics_file
+    if path is None:
+        return
     from sidecar.signals import files  # noqa: PLC0415 - as above
 
     directory, name = os.path.split(os.path.join(runs.owner.root, os.path.expanduser(path)))

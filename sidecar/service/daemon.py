@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 _COMPACT_EVERY_S = 3600.0
+# What is made once, for all runs: the rest is looked up whenever it is needed.
+_AT_START = ("watcher", "containment", "projects", "http_token", "otlp_endpoint", "otlp_headers")
+_LEFT = ("running", "interrupted")  # the first: though nobody holds it, since its owner died
 
 
 class Daemon:
@@ -65,19 +68,28 @@ class Daemon:
             self._executor.hurry()
         self._ending.set()
 
-    def reload(self) -> None:
-        """Settings are read again. Workflows, agents and prompts are read whenever somebody asks for one."""
+    @property
+    def project(self) -> Project:
+        """With the settings that hold now."""
+        return self._project if self._use_cases is None else self._use_cases.project
+
+    def reload(self) -> list[tuple[int, str]]:
+        """Settings are read again: what to log of it. Workflows, agents and prompts are read whenever one is needed."""
         if self._use_cases is None:
-            return
-        project = self._use_cases.project
+            return []
+        project = self.project
         try:
             settings = config.load(project.root, project.environment)
         except ConfigError as error:
-            self._report(f"the settings stay as they were: {error}")
-            return
+            return [(logging.WARNING, f"the settings of {project.root} stay as they were: {error}")]
         self._use_cases.project = replace(project, settings=settings)
         self._use_cases.owner.settings = settings
-        self._report(f"read the settings of {project.root} again")
+        at_start = self._project.settings
+        late = [name for name in _AT_START if getattr(settings, name) != getattr(at_start, name)]
+        told = [(logging.INFO, f"read the settings of {project.root} again")]
+        if late:
+            told.append((logging.WARNING, f"changed, but read only when the daemon starts: {', '.join(late)}"))
+        return told
 
     async def run(self) -> None:
         """Until it is ended. SidecarError: it cannot be the daemon of this project, and why."""
@@ -110,7 +122,7 @@ class Daemon:
                         await executor.interrupt()
 
     async def _resume(self, owner: Owner, executor: LocalExecutor) -> None:
-        for run in reversed(owner.journal.runs()):
+        for run in reversed(owner.journal.runs(statuses=_LEFT)):
             if self._ending.is_set():
                 return
             if not _is_resumed(owner.root, run):
@@ -139,10 +151,7 @@ class Daemon:
 
 def _is_resumed(root: str, run: Run) -> bool:
     """Only what was to go on without anybody: never what a person stopped, aborted, or began in a terminal."""
-    if not run.details.get("detached") or run.driver != "server":
-        return False
-    # One that is running though nobody holds it: its owner died.
-    return run.status in ("running", "interrupted") and not liveness.is_live(root, run.run_id)
+    return bool(run.details.get("detached")) and run.driver == "server" and not liveness.is_live(root, run.run_id)
 
 
 @contextmanager

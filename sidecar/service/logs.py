@@ -37,6 +37,9 @@ def set_up(
     masked = Secrets(secrets)
     handler.addFilter(lambda record: _mask(record, masked))
     root = logging.getLogger()
+    for former in root.handlers:
+        if isinstance(former, _Journal):  # set up before, by us: it has a socket
+            former.close()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)  # what libraries say of themselves
     logging.getLogger("sidecar").setLevel(level.upper())

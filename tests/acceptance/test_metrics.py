@@ -135,6 +135,57 @@ def test_without_the_setting_there_are_none_and_whoever_can_call_is_warned_of(pr
     assert "every user of this machine can call that" in (project / "daemon.log").read_text()
 
 
+def hang_up(project: Path, **settings: Any) -> None:
+    """Other settings, and SIGHUP."""
+    (project / ".swissarmyhammer" / "config.yaml").write_text(yaml.safe_dump(settings))
+    os.kill(int((project / ".swissarmyhammer" / "sidecar.lock").read_text()), signal.SIGHUP)
+
+
+def reload(project: Path, **settings: Any) -> str:
+    """Other settings, read again: what was logged of it."""
+    log = project / "daemon.log"
+    before = log.read_text()
+    hang_up(project, **settings)
+    until(lambda: "read the settings" in log.read_text()[len(before) :])
+    return log.read_text()[len(before) :]
+
+
+def test_the_settings_of_metrics_are_read_again(project: Path) -> None:
+    with daemon(project) as address:
+        assert sidecar(project, "flow", "run", "short", "--detach").returncode == 0
+        until(lambda: '"status": "completed"' in sidecar(project, "status", "--json").stdout)
+        assert get(f"{address}/metrics")[0] == 404
+        reload(project, metrics=True, metrics_file="sidecar.prom")
+        status, text = get(f"{address}/metrics")
+        # Also what was before: a counter that begins in the middle would mislead whoever reads it.
+        assert (status, value(text, "runs_ended_total", 'status="completed"')) == (200, 1)
+        reload(project, metrics=False, metrics_file="later.prom")
+        assert get(f"{address}/metrics")[0] == 404
+    assert value((project / "later.prom").read_text(), "runs_started_total") == 1
+
+
+def test_the_level_of_the_log_is_read_again(project: Path) -> None:
+    log = project / "daemon.log"
+    with daemon(project) as address:
+        before = log.read_text()
+        hang_up(project, log_level="error", metrics=True)
+        until(lambda: get(f"{address}/metrics")[0] == 200)  # it says nothing of that any more
+        assert sidecar(project, "flow", "run", "short", "--detach").returncode == 0
+        until(lambda: '"status": "completed"' in sidecar(project, "status", "--json").stdout)
+        assert log.read_text() == before
+        reload(project, log_level="info")
+
+
+def test_what_is_read_only_at_a_start_is_told_and_settings_that_are_wrong_change_nothing(project: Path) -> None:
+    with daemon(project, metrics=True) as address:
+        said = reload(project, metrics=True, http_token=TOKEN, watcher="polling")
+        assert "changed, but read only when the daemon starts: watcher, http_token" in said
+        assert get(f"{address}/metrics")[0] == 200
+        hang_up(project, metrics="perhaps")
+        until(lambda: "stay as they were" in (project / "daemon.log").read_text())
+        assert get(f"{address}/metrics")[0] == 200
+
+
 def imported(project: Path, **environment: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", SIDECAR, "flow", "run", "short"],

@@ -129,6 +129,19 @@ def test_journald_gets_fields(pipe: tuple[int, TextIO], journal: tuple[str, sock
     assert told | expected | {"SIDECAR_RUN_ID": "R", "SIDECAR_PROJECT": "/p"} == told
 
 
+def test_set_up_again_the_new_level_holds_and_no_socket_is_left(
+    pipe: tuple[int, TextIO], journal: tuple[str, socket.socket]
+) -> None:
+    path, listening = journal
+    logs.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=path)
+    (first,) = logging.getLogger().handlers
+    logs.set_up(pipe[1], "error", connected_to_journald(pipe[1]), journal=path)
+    logger.warning("not told")
+    logger.error("told")
+    assert as_journald_reads(listening.recv(65536))["MESSAGE"] == "told"
+    assert vars(first)["_socket"].fileno() == -1
+
+
 def test_where_journald_is_away_its_stream_is_still_there(pipe: tuple[int, TextIO], tmp_path: Path) -> None:
     logs.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=str(tmp_path / "nobody"))
     logger.info("it runs")
