@@ -17,7 +17,7 @@ from sidecar.model import run as kinds
 from sidecar.service import looking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from anyio.abc import TaskGroup, TaskStatus
 
@@ -232,6 +232,6 @@ class Answering:
         self._step = None
         return self._answer
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
+    async def lend_terminal(self, run: object) -> int | None:
         """There is none."""
         return None

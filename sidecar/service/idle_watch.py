@@ -61,8 +61,7 @@ class IdleWatch:
             self._watch(
                 {
                     directory
-                    for run in self._owner.journal.runs()
-                    if run.status in idle.AT_WORK
+                    for run in self._owner.journal.runs(statuses=idle.AT_WORK)
                     for directory in signal_directories(self._owner.root, run)
                 }
             )

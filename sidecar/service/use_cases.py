@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar.catalog import agents, prompts, workflows
 from sidecar.engine.agent_driven import driver
-from sidecar.engine.agent_driven.driver import AgentDriven
 from sidecar.engine.agent_driven.live import LiveRun
 from sidecar.engine.ending import Ending
 from sidecar.engine.evaluation import Texts, View
@@ -21,6 +20,7 @@ from sidecar.engine.work.answers import accepted, matching
 from sidecar.errors import ExpressionError, InputError
 from sidecar.model import run as kinds
 from sidecar.service import adhoc, following, looking, starting
+from sidecar.service.driven_runs import DrivenRuns
 from sidecar.signals import files, targets, trailers
 from sidecar.signals.liveness import RunLock, is_live
 from sidecar.state import paths
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sidecar.catalog.imports import Definition
+    from sidecar.engine.agent_driven.driver import AgentDriven
     from sidecar.engine.execution import Execution
     from sidecar.engine.opened import OpenRun
     from sidecar.engine.owner import Owner
@@ -64,8 +65,7 @@ class UseCases:
         self.project = project
         self.owner = owner
         self._executor = executor
-        self._driven: dict[str, AgentDriven] = {}
-        self._heard = hear
+        self._driven = DrivenRuns(owner, hear)
 
     # --- server-driven runs
 
@@ -172,12 +172,12 @@ class UseCases:
             if submitted is None:
                 raise InputError(f"run {run_id} is not executed here: it is {looking.standing(self.project.root, run)}")
             return reply
-        async with self._agent_driven(run_id).held() as opened:
+        async with self._driven.driver(run_id).held() as opened:
             if opened is None:
                 raise InputError(f"run {run_id} is {run.status}")
             waits = {"stage": stage, "output": output, "kind": kind, "step": opened.image.main.step_key()}
             opened.ledger.note(kinds.GATE, **waits)
-            self._agent_driven(run_id).end(opened, Ending("paused", f"{stage} waits for approval", waits=waits))
+            self._driven.driver(run_id).end(opened, Ending("paused", f"{stage} waits for approval", waits=waits))
         return reply
 
     # --- signals
@@ -230,7 +230,7 @@ class UseCases:
         try:
             run_id = starting.create(self.owner.journal, prepared, driver="agent")
             with RunLock(self.project.root, run_id, prepared.workspace) as lock:
-                driver.begin(self.owner, run_id, image, lock.started_at)
+                driver.begin(self.owner, run_id, image, lock.leftovers)
             state = image.spaces[()].state.flattened()
         finally:
             image.spaces.close()
@@ -264,9 +264,9 @@ class UseCases:
         if run.driver == "server":
             await self._executor.begin(workflow_id, feedback=feedback, answer=answer)
         elif run.status != "running":
-            self._driven.pop(workflow_id, None)
+            self._driven.close(workflow_id)
             with RunLock(self.project.root, workflow_id, run.workspace) as lock:
-                driver.resume(self.owner, workflow_id, lock.started_at, feedback)
+                driver.resume(self.owner, workflow_id, lock.leftovers, feedback)
         return self._resumed(self._run(workflow_id))
 
     def _resumed(self, run: Run) -> Json:
@@ -303,7 +303,7 @@ class UseCases:
                 if step is not None:
                     raise InputError(f"step {step['id']!r} is still to be done: workflow_get_next_step gives it")
             else:
-                driven = self._agent_driven(workflow_id)
+                driven = self._driven.driver(workflow_id)
                 async with driven.held() as opened:
                     if opened is not None:
                         driven.end(opened, endings[status])
@@ -477,7 +477,7 @@ class UseCases:
             return LiveRun(opened)
         if is_live(self.project.root, run_id) and self._run(run_id).driver == "server":
             raise InputError(f"run {run_id} is executed by another process: ask it, at the run's own socket")
-        return self._agent_driven(run_id)
+        return self._driven.driver(run_id)
 
     @asynccontextmanager
     async def _held(self, run_id: str) -> AsyncIterator[OpenRun | None]:
@@ -488,11 +488,6 @@ class UseCases:
             return
         async with driver.held() as opened:
             yield opened
-
-    def _agent_driven(self, run_id: str) -> AgentDriven:
-        if run_id not in self._driven:
-            self._driven[run_id] = AgentDriven(self.owner, run_id, self._heard)
-        return self._driven[run_id]
 
 
 class _Reading:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from sidecar.store.db import Database
-    from sidecar.store.journal import Run
 
 _DAY_S = 86_400.0
 _PAGES = 1_000  # given back at a time, so that no other process waits long
@@ -35,17 +34,17 @@ def compact(database: Database, keep: Keep, live: Collection[str] = ()) -> list[
     oldest = database.clock() - keep.age_s
     journal = Journal(database)
     gone = []
-    for rank, run in enumerate(journal.runs()):
-        surplus = run.status == "completed" and rank >= keep.newest
-        if run.run_id in live or not (surplus or run.updated_at < oldest):
+    for rank, (run_id, status, changed_at) in enumerate(journal.standings()):
+        surplus = status == "completed" and rank >= keep.newest
+        if run_id in live or not (surplus or changed_at < oldest):
             continue
         # A transaction each: whoever wants to write meanwhile waits for one run, not for a year of them.
         with database.transaction(durable=False):
-            if _stands(journal, run):  # nobody has resumed it since we looked
-                database.execute(sql.DROP_AGENTS, (run.run_id,))
-                database.execute(sql.DROP_TASKS, (run.run_id,))
-                database.execute(sql.DROP_RUN, (run.run_id,))
-                gone.append(run.run_id)
+            if _stands(journal, run_id, status, changed_at):  # nobody has resumed it since we looked
+                database.execute(sql.DROP_AGENTS, (run_id,))
+                database.execute(sql.DROP_TASKS, (run_id,))
+                database.execute(sql.DROP_RUN, (run_id,))
+                gone.append(run_id)
     if gone:
         with database.transaction():
             database.execute(sql.DROP_DEFINITIONS)
@@ -55,9 +54,10 @@ def compact(database: Database, keep: Keep, live: Collection[str] = ()) -> list[
     return gone
 
 
-def _stands(journal: Journal, run: Run) -> bool:
+def _stands(journal: Journal, run_id: str, status: str, changed_at: float) -> bool:
     try:
-        return journal.run(run.run_id) == run
+        run = journal.run(run_id)
+        return (run.status, run.updated_at) == (status, changed_at)
     except StoreError as error:
         if error.kind != "missing":
             raise

@@ -11,7 +11,7 @@ from sidecar.store import sql
 from sidecar.store.sealed import dump, load, plain, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sidecar.store.db import Database
 
@@ -182,12 +182,23 @@ class Journal:
             raise StoreError(f"the journal knows no run {run_id}; `sidecar status` lists them", kind="missing")
         return self._read(rows[0])
 
-    def runs(self, *, workspace: str | None = None, limit: int | None = None) -> list[Run]:
-        """Newest first; those of one workspace, where one is given."""
+    def runs(
+        self, *, workspace: str | None = None, statuses: Collection[str] | None = None, limit: int | None = None
+    ) -> list[Run]:
+        """Newest first; those of one workspace, or those that stand like this, where one is given."""
         most = _ALL if limit is None else limit
-        if workspace is None:
-            return [self._read(row) for row in self._db.rows(sql.RUNS, (most,))]
-        return [self._read(row) for row in self._db.rows(sql.RUNS_OF_WORKSPACE, (dump(workspace), most))]
+        if workspace is not None:
+            found = self._db.rows(sql.RUNS_OF_WORKSPACE, (dump(workspace), most))
+        elif statuses is not None:
+            found = self._db.rows(sql.RUNS_OF_STATUS, (dump(sorted(statuses)), most))
+        else:
+            found = self._db.rows(sql.RUNS, (most,))
+        return [self._read(row) for row in found]
+
+    def standings(self) -> list[tuple[str, str, float]]:
+        """Of every run its id, its status and when it changed last, newest first. What a run carries along (the
+        environment of whoever started it) stays on the disk: a long-lived process asks for thousands of them."""
+        return [(run_id, status, changed_at) for run_id, status, changed_at in self._db.rows(sql.STANDINGS)]
 
     def definition(self, run_id: str) -> str:
         """The text of the definition that the run started with."""

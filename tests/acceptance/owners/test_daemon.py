@@ -108,6 +108,39 @@ def test_a_daemon_that_is_killed_leaves_no_agent_and_its_runs_are_resumed(workin
     assert reasons[0] == "its owner died"
 
 
+@pytest.mark.parametrize("moment", ["during a run", "between runs"])
+def test_a_sentinel_that_is_killed_costs_no_more_than_the_steps_that_it_guarded(working: Project, moment: str) -> None:
+    working.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
+    daemon = working.daemon()
+    if moment == "during a run":
+        run_id = working.detached("work")
+        (worker,) = map(int, working.until_file("begun").read_text().split())
+        _sentinel(daemon).kill()
+        reason = working.until_status(run_id, "failed")["reason"]
+        assert "the sentinel that started it was killed" in reason
+        assert worker not in {process.pid for process in working.processes()}
+    else:
+        working.until_status(working.detached("quick"), "completed")
+        sentinel = _sentinel(daemon)
+        sentinel.kill()
+        working.until(lambda: sentinel.status() == psutil.STATUS_ZOMBIE)
+    next_one = working.detached("quick")
+    working.until_status(next_one, "completed")
+    assert working.owner(next_one) == daemon.process.pid
+    # And the new one stands guard: what it started goes with the daemon.
+    (working.root / "begun").unlink(missing_ok=True)
+    working.detached("work")
+    (worker,) = map(int, working.until_file("begun").read_text().split())
+    daemon.end(signal.SIGKILL)
+    working.until(lambda: worker not in {process.pid for process in working.processes()})
+
+
+def _sentinel(daemon: Daemon) -> psutil.Process:
+    children = psutil.Process(daemon.process.pid).children()
+    (found,) = [child for child in children if any("sidecar.agents.sentinel" in word for word in child.cmdline())]
+    return found
+
+
 def test_it_does_not_resume_what_was_stopped_or_aborted_or_begun_in_a_terminal(working: Project) -> None:
     steps = [
         {"id": "a", "type": "shell_command", "command": "echo $$ >> begun; until test -e go-a; do sleep 0.05; done"},

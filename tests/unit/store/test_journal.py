@@ -136,6 +136,20 @@ def test_runs_are_listed_newest_first_and_by_workspace(journal: Journal, databas
     assert [run.run_id for run in journal.runs(workspace="w")] == ["R2", "R0"]
 
 
+def test_runs_are_found_by_how_they_stand(journal: Journal) -> None:
+    for status in ("pending", "running", "paused", "completed"):
+        journal.create(status, "x", definition="", inputs={})
+        if status != "pending":
+            journal.begin(status)
+        if status not in ("pending", "running"):
+            journal.end(status, status)  # type: ignore[arg-type]
+    assert [run.run_id for run in journal.runs(statuses={"running", "paused"})] == ["paused", "running"]
+    assert [run.run_id for run in journal.runs(statuses={"running", "paused"}, limit=1)] == ["paused"]
+    assert journal.runs(statuses=()) == []
+    assert journal.standings() == [(run.run_id, run.status, run.updated_at) for run in journal.runs()]
+    assert len(journal.standings()) == 4
+
+
 def test_a_definition_is_stored_once_for_all_its_runs(journal: Journal, database: Database) -> None:
     for number in range(3):
         journal.create(f"R{number}", "x", definition="same", inputs={})
