@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _BOOT = """
 import sys
-sys.path[:0] = sys.argv[4:]
+sys.path[:0] = sys.argv[5:]
 from sidecar.agents.sentinel import main
-main(int(sys.argv[1]), *sys.argv[2:4])
+main(int(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4]))
 """
 _READY_S = 20.0
 _LEAVE_S = 35.0
@@ -35,8 +35,10 @@ _LEAVE_S = 35.0
 class Link:
     """One sentinel and the conversation with it."""
 
-    def __init__(self, containment: Containment) -> None:
+    def __init__(self, containment: Containment, descriptors: int) -> None:
+        """`descriptors`: how many the sentinel and its agents may have open, whatever this process is allowed."""
         self._containment = containment
+        self._descriptors = descriptors
         self._end, self._other = socket.socketpair()
         self._inbox = wire.Inbox(self._end)
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
@@ -48,18 +50,26 @@ class Link:
         self.session = 0
         self.lost = False
 
+    def answers(self) -> bool:
+        """Whether it can be asked for an agent. Its death is seen here before the loop comes to tell of it."""
+        if not self.lost and self._process is not None and self._process.poll() is not None:
+            self._hear()  # its last words: an agent may have exited before it was killed
+            self._lose()
+        return bool(self.pid) and not self.lost
+
     async def open(self) -> None:
-        """Start the sentinel and hear from it."""
+        """Start the sentinel and hear from it; cancelled meanwhile, it leaves none."""
         self._end.setblocking(False)
         loop = asyncio.get_running_loop()
         arguments = [
             str(self._other.fileno()),
             self._containment.name,
             self._containment.base or "",
+            str(self._descriptors),
             *_import_paths(self._containment.name),
         ]
         # A session of its own and nothing of ours in its hands: no Ctrl-C reaches it, no lock and no pipe of the
-        # owner's is kept by it. One vfork, a millisecond, once per owner.
+        # owner's is kept by it. One vfork, a millisecond, once per owner (and once more each time that it was killed).
         self._process = subprocess.Popen(  # noqa: ASYNC220, S603
             [sys.executable, "-I", "-S", "-c", _BOOT, *arguments],
             stdin=subprocess.DEVNULL,
@@ -71,10 +81,13 @@ class Link:
         )
         self._other.close()
         loop.add_reader(self._end, self._hear)
-        with anyio.move_on_after(_READY_S):
-            await self._ready.wait()
-        if not self.pid:
-            await self.close()
+        try:
+            with anyio.move_on_after(_READY_S):
+                await self._ready.wait()
+        finally:
+            if not self.answers():
+                await self.close()
+        if self.lost:
             raise AgentFailed(f"the sentinel did not start ({sys.executable}, containment {self._containment.name})")
 
     def start(
@@ -86,7 +99,7 @@ class Link:
         number = self._next
         if self.lost:
             _close(descriptors)
-            raise AgentFailed("the sentinel of this process is gone: nothing can be supervised any more")
+            raise AgentFailed("the sentinel is gone: it cannot be asked for anything")
         self._listeners[number] = hear
         self._send(wire.packed({"ask": "start", "id": number, **request}), descriptors)
         return number
@@ -105,7 +118,7 @@ class Link:
         if process is None:
             return
         with anyio.CancelScope(shield=True), anyio.move_on_after(_LEAVE_S):
-            # Not awaited through a thread or a child watcher: there is one such wait in an owner's life.
+            # Not awaited through a thread or a child watcher: there is one such wait in a sentinel's life.
             while process.poll() is None:  # noqa: ASYNC110
                 await anyio.sleep(0.002)
         if process.poll() is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 from contextlib import AsyncExitStack
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "Launch", "Supervisor"]
 
+logger = logging.getLogger(__name__)
 _DESCRIPTORS = 65_536
 
 
@@ -44,7 +46,9 @@ class Supervisor:
         self.project = project
         self.containment = containment if isinstance(containment, Containment) else choose(containment)
         self.shared = SharedLook(self.containment.table())
-        self._link = Link(self.containment)
+        self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # for agents: ours is about to be raised
+        self._link = Link(self.containment, self._descriptors)
+        self._replacing = anyio.Lock()
         self._on_ended = on_ended
         self.agents: dict[str, Agent] = {}
         self._stack = AsyncExitStack()
@@ -52,19 +56,7 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         await self._link.open()
         _allow_descriptors()
-        row = self.shared.table.row(os.getpid())
-        self._around = Surroundings(
-            project=self.project,
-            containment=self.containment,
-            shared=self.shared,
-            link=self._link,
-            owner=marker.Owner(os.getpid(), row.started if row else 0.0, marker.world()),
-            boot_id=marker.boot_id(),
-            strangers=frozenset({1, os.getpid(), self._link.pid}),
-            sessions=frozenset({os.getsid(0), self._link.session}),
-            adopter=self._adopter,
-            left=self._left,
-        )
+        self._around = self._under(self._link)
         self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         return self
 
@@ -85,6 +77,8 @@ class Supervisor:
 
     async def start(self, launch: Launch) -> Agent:
         """Start a command. Returns when it runs; cancelled meanwhile, it leaves nothing running."""
+        if not self._link.answers():
+            await self._replace_sentinel()
         agent = Agent(self._around, launch)
         agent.request_start()
         self.agents[agent.agent_id] = agent
@@ -107,9 +101,36 @@ class Supervisor:
             await agent.end("abort")
             raise
 
-    def _adopter(self) -> int | None:
+    async def _replace_sentinel(self) -> None:
+        """Somebody killed it. Its agents heard of that at once and are being ended by their ladders, from here: the new
+        one need not know them."""
+        async with self._replacing:
+            if self._link.answers():
+                return
+            await self._link.close()
+            gone, self._link = self._link.pid, Link(self.containment, self._descriptors)
+            await self._link.open()
+            self._around = self._under(self._link)
+            logger.warning("the sentinel, process %d, was killed; another one is process %d", gone, self._link.pid)
+
+    def _under(self, link: Link) -> Surroundings:
+        row = self.shared.table.row(os.getpid())
+        return Surroundings(
+            project=self.project,
+            containment=self.containment,
+            shared=self.shared,
+            link=link,
+            owner=marker.Owner(os.getpid(), row.started if row else 0.0, marker.world()),
+            boot_id=marker.boot_id(),
+            strangers=frozenset({1, os.getpid(), link.pid}),
+            sessions=frozenset({os.getsid(0), link.session}),
+            adopter=lambda: self._adopter(link),
+            left=self._left,
+        )
+
+    def _adopter(self, link: Link) -> int | None:
         alone = len(self.agents) == 1 and self.containment.name != "sweep"
-        return self._link.pid if alone and not self._link.lost else None
+        return link.pid if alone and not link.lost else None
 
     def _left(self, agent_id: str, ended: AgentEnded | None) -> None:
         self.agents.pop(agent_id, None)
@@ -118,8 +139,8 @@ class Supervisor:
 
 
 def _allow_descriptors() -> None:
-    """An agent costs us up to four descriptors: take enough for thousands. The sentinel, which was started before,
-    keeps the limit that agents inherit."""
+    """An agent costs us up to four descriptors: take enough for thousands. The sentinel keeps the limit that was,
+    and agents inherit that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

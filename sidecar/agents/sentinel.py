@@ -238,8 +238,10 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
-def main(descriptor: int, containment: str, base: str) -> None:
-    """Entry point: `descriptor` is our end of the owner's socket pair."""
+def main(descriptor: int, containment: str, base: str, descriptors: int) -> None:
+    """Entry point: `descriptor` is our end of the owner's socket pair, `descriptors` how many agents may have open."""
+    # One that takes a killed one's place is started when the owner has already raised its own limit.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     # Handlers, not SIG_IGN: what is ignored stays ignored in the agents after exec, what is handled does not.
     for number in (*_DEAF_TO, signal.SIGCHLD):
         signal.signal(number, lambda _number, _frame: None)

@@ -40,8 +40,9 @@ class Person(Protocol):
     async def ask(self, question: dict[str, Any], problem: str | None) -> str | None:
         """The answer as it was typed; None where nobody can be asked. `problem`: what was wrong with the last one."""
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
-        """Run a command on the terminal itself: its exit code; None where there is no terminal to lend."""
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
+        """Leave the terminal to a command while `run`, which gets a descriptor of it, runs one there: the exit code;
+        None where there is no terminal to lend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

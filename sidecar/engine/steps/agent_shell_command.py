@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from sidecar.engine.work.command import Command, exit_text, timeout_text
+from sidecar.engine.work.command import Command, exit_text
 from sidecar.engine.work.output import nothing
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:
-    from sidecar.engine.context import Context, Person
+    from sidecar.engine.context import Context
     from sidecar.model.steps import AgentShellCommand
 
 
@@ -23,19 +22,9 @@ async def run(step: AgentShellCommand, context: Context) -> Any:
     """
     command = Command.of(step, context)
     person = context.around.person
-    code = await _on_terminal(command, person, context) if person is not None else None
+    code = await person.lend_terminal(partial(command.run_on, context)) if person is not None else None
     if code is None:
         return await command.run(context)
     if code != 0:
         raise StepFailed(exit_text(code), kind="command", exit_code=code)
     return nothing(step.output_format)
-
-
-async def _on_terminal(command: Command, person: Person, context: Context) -> int | None:
-    # Cancelled, by the timeout or from outside, whoever lends the terminal ends the command before it takes it back.
-    with anyio.move_on_after(command.timeout_s):
-        return await person.lend_terminal(
-            ["sh", "-c", command.script], command.directory, command.whole_environment(context)
-        )
-    assert command.timeout_s is not None
-    raise StepFailed(timeout_text(command.timeout_s), kind="timeout")

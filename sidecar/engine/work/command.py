@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sidecar.agents import at_terminal
 from sidecar.agents.launch import Launch
+from sidecar.agents.log_file import FORMER
 from sidecar.engine.work.durations import positive_s
 from sidecar.engine.work.output import formatted
 from sidecar.errors import AgentFailed, StepFailed
@@ -64,10 +66,7 @@ class Command:
     async def run(self, context: Context) -> Any:
         """Run it to its end; what its output means is the result. StepFailed for any end but exit code 0 in time."""
         log_path = context.log_path()
-        try:
-            agent = await context.start(self._launch(context, log_path), self.name)
-        except AgentFailed as error:
-            raise StepFailed(f"the command could not be started: {error}", kind="start") from None
+        agent = await self._started(context, ["sh", "-c", _GATE + self.script], log_path)
         heard = _Heard(context, agent)
         try:
             subscription = agent.subscribe(2 * LIMIT_BYTES)
@@ -85,17 +84,31 @@ class Command:
         self._judge(ended, heard)
         return formatted(heard.whole(ended, log_path), self.output_format)
 
-    def whole_environment(self, context: Context) -> dict[str, str]:
-        """All its variables, for who starts it without a `Launch`."""
+    async def run_on(self, context: Context, terminal: int) -> int:
+        """Run it on a terminal: its exit code. StepFailed where it does not end in time."""
+        keeper = await self._started(context, at_terminal.KEEPER, None)
+        environment = self._whole_environment(context)
+        there = at_terminal.Command(["sh", "-c", self.script], self.directory, environment, self.timeout_s)
+        try:
+            code = await at_terminal.run(keeper, there, terminal)
+        except OSError as error:
+            raise StepFailed(f"the command could not be started: {error.strerror}", kind="start") from None
+        if code is None:
+            assert self.timeout_s is not None
+            raise StepFailed(timeout_text(self.timeout_s), kind="timeout")
+        return code
+
+    def _whole_environment(self, context: Context) -> dict[str, str]:
+        """All its variables, for what is started without a `Launch`."""
         around = context.around
         ours = {"SIDECAR_PROJECT": around.root, "SIDECAR_RUN_ID": around.run_id, "SIDECAR_TASK_ID": context.task_id}
         given = {**around.environment, **self.environment, **ours}
         return {name: value for name, value in given.items() if value is not None}
 
-    def _launch(self, context: Context, log_path: str) -> Launch:
+    async def _started(self, context: Context, argv: list[str], log_path: str | None) -> Agent:
         around = context.around
-        return Launch(
-            argv=["sh", "-c", _GATE + self.script],
+        launch = Launch(
+            argv=argv,
             cwd=self.directory,
             starter_env=around.environment,
             env=self.environment,
@@ -106,6 +119,10 @@ class Command:
             secrets=around.secrets,
             kill_after_s=around.settings.kill_after_s,
         )
+        try:
+            return await context.start(launch, self.name)
+        except AgentFailed as error:
+            raise StepFailed(f"the command could not be started: {error}", kind="start") from None
 
     def _judge(self, ended: AgentEnded, heard: _Heard) -> None:
         """How it ended is known from what was asked; only one that nobody ended is asked for its exit code."""
@@ -114,7 +131,8 @@ class Command:
         if ended.reason == "timeout" and self.timeout_s is not None:
             raise StepFailed(timeout_text(self.timeout_s), kind="timeout", **heard.tails())
         if ended.reason != "exited":
-            raise StepFailed(f"the command was ended: {ended.reason}", kind=ended.reason, **heard.tails())
+            why = ended.problem if ended.reason == "internal_error" and ended.problem else ended.reason
+            raise StepFailed(f"the command was ended: {why}", kind=ended.reason, **heard.tails())
         if ended.exit_code != 0:
             said = heard.last_line()
             message = exit_text(ended.exit_code) + (f": {said}" if said else "")
@@ -233,6 +251,6 @@ def _is_cut(line: str) -> bool:
 def _log(path: str) -> str:
     with open(path, "rb") as file:
         data = file.read(LIMIT_BYTES + 1)
-    if len(data) > LIMIT_BYTES:
+    if len(data) > LIMIT_BYTES or os.path.lexists(path + FORMER):  # the rest of what was too much
         raise StepFailed(_TOO_MUCH, kind="output")
     return data.decode("utf-8", "replace")

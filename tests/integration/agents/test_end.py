@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import signal
+import resource
 import sys
 import threading
 import time
@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import psutil
 import pytest
+from anyio.lowlevel import checkpoint
 
 from sidecar.agents import cgroup
 from sidecar.agents.containment import Containment
@@ -23,7 +24,6 @@ from sidecar.agents.launch import Interruptible
 from sidecar.agents.link import Link
 from sidecar.agents.proc_table import ProcessTable, ProcTable, Table
 from sidecar.agents.process import Agent, Launch, Supervisor
-from sidecar.errors import AgentFailed
 from sidecar.model.agent import AgentEnded
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +58,14 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def kill_sentinel(supervisor: Supervisor) -> None:
+    """It is dead when this returns; nobody here has heard of it yet, or reaped it."""
+    sentinel = psutil.Process(supervisor.sentinel_pid)
+    sentinel.kill()
+    while sentinel.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)  # the loop must not notice first
 
 
 def descriptors() -> int:
@@ -280,7 +288,7 @@ async def test_who_is_born_while_the_table_is_read_is_found(tmp_path: Path) -> N
 
 async def test_an_agent_that_cannot_be_ended_does_not_hold_up_the_sentinel(containment: Containment) -> None:
     """Released although it lives, as one is that the ladder could not end: the next one starts all the same."""
-    link = Link(containment)
+    link = Link(containment, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     await link.open()
     try:
         for marker in ("first", "second"):
@@ -296,20 +304,59 @@ async def test_an_agent_that_cannot_be_ended_does_not_hold_up_the_sentinel(conta
             await link.close()
 
 
-async def test_a_dead_sentinel_is_noticed_and_its_agents_are_ended_by_the_owner(containment: Containment) -> None:
+async def test_a_killed_sentinel_is_replaced_and_its_agents_are_ended_by_the_owner(containment: Containment) -> None:
     events: list[AgentEnded] = []
     async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
         agent = await supervisor.start(shell("(setsid sleep 1000 &); echo up; exec sleep 1000"))
         await first_line(agent)
         children = [child.pid for child in psutil.Process(agent.pid).children()]
-        os.kill(supervisor.sentinel_pid, signal.SIGKILL)
+        killed = supervisor.sentinel_pid
+        await kill_sentinel(supervisor)
+        # Meanwhile others start: all of them under the same new one.
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(supervisor.run, shell("ps -o ppid= -p $$"))
         with anyio.fail_after(20):
             ended = await agent.wait()
-        with pytest.raises(AgentFailed, match="sentinel"):
-            await supervisor.start(shell("exit 0"))
+        assert not psutil.pid_exists(killed)  # nor is its zombie left
     assert (ended.reason, ended.exit_code, ended.survivors) == ("internal_error", None, 0)
-    assert events == [ended]
+    assert ended.problem == "the sentinel that started it was killed"
     assert [pid for pid in (agent.pid, *children) if is_alive(pid)] == []
+    others = [event for event in events if event is not ended]
+    assert {(event.reason, event.exit_code) for event in others} == {("exited", 0)}
+    assert {int(event.tail) for event in others} == {supervisor.sentinel_pid}
+    assert supervisor.sentinel_pid != killed
+
+
+async def test_what_runs_under_a_new_sentinel_is_guarded_and_limited_as_before(containment: Containment) -> None:
+    events: list[AgentEnded] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4000, limits[1]))
+    try:
+        async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
+            for _ in range(3):
+                await supervisor.run(shell("ulimit -n; (setsid sleep 1000 &); exit 0"))
+                await kill_sentinel(supervisor)
+                assert supervisor.agents == {}
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 4000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [event.tail for event in events] == ["4000\n"] * 3
+    assert [(event.reason, len(event.processes), event.survivors) for event in events] == [("exited", 2, 0)] * 3
+
+
+async def test_a_start_that_is_cancelled_while_the_sentinel_is_replaced_leaves_none(containment: Containment) -> None:
+    async with Supervisor("/", containment=containment) as supervisor:
+        before = descriptors()
+        await kill_sentinel(supervisor)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervisor.start, shell("exit 0"))
+            while supervisor.sentinel_pid:
+                await checkpoint()
+            tasks.cancel_scope.cancel()
+        assert psutil.Process().children() == []
+        assert (await supervisor.run(shell("exit 0"))).reason == "exited"
+        assert descriptors() == before
 
 
 async def test_no_lock_and_no_pipe_of_the_owner_is_inherited(supervisor: Supervisor, tmp_path: Path) -> None:

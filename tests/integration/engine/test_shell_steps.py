@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -392,17 +392,8 @@ class AtTerminal:
     async def ask(self, question: dict[str, Any], problem: str | None) -> str | None:
         raise AssertionError("a command asks nothing")
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
-        process = await anyio.open_process(
-            argv, cwd=cwd, env=environment, stdin=self.slave, stdout=self.slave, stderr=self.slave
-        )
-        try:
-            return await process.wait()
-        except BaseException:
-            process.kill()
-            with anyio.CancelScope(shield=True):
-                await process.wait()
-            raise
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
+        return await run(self.slave)
 
     def screen(self) -> str:
         os.set_blocking(self.master, False)
@@ -421,7 +412,7 @@ class AtTerminal:
 class WithoutTerminal(AtTerminal):
     """A person whose terminal nobody can have."""
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
         return None
 
 
@@ -454,7 +445,10 @@ async def test_where_there_is_a_terminal_the_command_has_it_and_the_result_is_no
     assert results == ["", [], {}, None]
     shown = f"step RUN none {bench.root / 'sub'} {HOSTILE}\r\n"
     assert person.screen() == shown * 4
-    assert bench.names == []
+    # Each had an agent in whose tree it was; nobody had anything to end.
+    assert (len(bench.names), bench.logs) == (4, 0)
+    await bench.until(lambda: len(bench.ended) == 4)
+    assert {(ended.reason, ended.exit_code, ended.survivors) for ended in bench.ended} == {("exited", 0, 0)}
 
 
 async def test_on_a_terminal_the_exit_code_decides(bench: Bench, closing: ExitStack) -> None:
@@ -463,6 +457,29 @@ async def test_on_a_terminal_the_exit_code_decides(bench: Bench, closing: ExitSt
     with pytest.raises(StepFailed, match="exit code 3") as caught:
         await on_terminal(bench, person, "echo no; exit 3")
     assert caught.value.error["exit_code"] == 3
+    await bench.until(lambda: len(bench.ended) == 1)
+    assert (bench.ended[0].reason, bench.ended[0].exit_code) == ("exited", 3)
+
+
+async def test_on_a_terminal_a_signal_is_told_by_its_name(bench: Bench, closing: ExitStack) -> None:
+    person = AtTerminal()
+    closing.callback(person.close)
+    with pytest.raises(StepFailed, match="ended by SIGKILL"):
+        await on_terminal(bench, person, "kill -9 $$")
+
+
+async def test_a_command_that_cannot_be_started_on_the_terminal_is_told(bench: Bench, closing: ExitStack) -> None:
+    person = AtTerminal()
+    closing.callback(person.close)
+    (bench.root / "sub").mkdir()
+
+    async def too_late() -> None:
+        (bench.root / "sub").rmdir()
+
+    bench.before_return = too_late
+    with pytest.raises(StepFailed, match="could not be started: No such file or directory"):
+        await on_terminal(bench, person, "true", working_dir="sub")
+    await bench.until(lambda: len(bench.ended) == 1)
 
 
 async def test_on_a_terminal_a_command_has_its_time_too(bench: Bench, closing: ExitStack) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Answers:
         self.when_asked()
         return self.left.pop(0) if self.left else None
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
         return None
 
 

@@ -35,7 +35,7 @@ class Absent:
     async def ask(self, question: dict[str, Any], problem: str | None) -> None:
         await anyio.sleep_forever()
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Any) -> None:
+    async def lend_terminal(self, run: object) -> None:
         return None
 
 
