@@ -57,15 +57,22 @@ def described(parameter: Parameter) -> Row:
 
 
 def _read(path: str, identity: list[int] | None, memory: _Memory) -> Row | list[str]:
-    from sidecar.catalog import workflows  # noqa: PLC0415 - pydantic and yaml, only where something is new
+    from sidecar.catalog import glance  # noqa: PLC0415 - yaml, only where something is new
+
+    said = glance.heading(path) or _read_whole(path)
+    if isinstance(said, dict):
+        memory.keep(path, identity, said)
+    return said
+
+
+def _read_whole(path: str) -> Row | list[str]:
+    from sidecar.catalog import workflows  # noqa: PLC0415 - pydantic, only where a glance is not enough
 
     heading = workflows.heading(path)
     if isinstance(heading, tuple):
         return list(heading)
     parameters = [described(one) for one in heading.parameters]
-    said: Row = {"description": heading.description, "parameters": parameters, "version": heading.version}
-    memory.keep(path, identity, said)
-    return said
+    return {"description": heading.description, "parameters": parameters, "version": heading.version}
 
 
 def _source_named(text: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.catalog import headings, workflows
+from sidecar.catalog import glance, headings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,13 +26,13 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are really read."""
     found: list[str] = []
-    real = workflows.heading
+    real = glance.heading
 
-    def heading(path: str) -> workflows.Heading | tuple[str, ...]:
+    def heading(path: str) -> dict[str, Any] | None:
         found.append(os.path.basename(path))
         return real(path)
 
-    monkeypatch.setattr(workflows, "heading", heading)
+    monkeypatch.setattr(glance, "heading", heading)
     return found
 
 
