@@ -20,11 +20,12 @@ usage: sidecar agent list [--format table|json|yaml] [-v] [--source SOURCE]
 List the agents there are, or give one of them something to do:
 
   sidecar agent run claude "fix the build"
-  sidecar agent run command -p 'command=["sh", "-c", "wc -w"]' "count these words"
+  sidecar agent run command -p 'command=["wc", "-w"]' "count these words"
 
 The answer goes to standard output, everything about it to standard error.
-More agents are YAML files in .swissarmyhammer/agents/. `sidecar agent run --help` tells all options,
-`sidecar agent run NAME --help` what one agent asks for.
+More agents are YAML files in .swissarmyhammer/agents/.
+`sidecar agent run --help` tells all options, `sidecar agent run NAME --help`
+what one agent asks for.
 """
 
 

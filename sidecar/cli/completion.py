@@ -11,7 +11,7 @@ _HOW = """\
 To have it in every new shell:
 
   bash   echo 'eval "$(sidecar completion bash)"' >> ~/.bashrc
-  zsh    echo 'eval "$(sidecar completion zsh)"' >> ~/.zshrc      (behind compinit)
+  zsh    echo 'eval "$(sidecar completion zsh)"' >> ~/.zshrc  (behind compinit)
   fish   sidecar completion fish > ~/.config/fish/completions/sidecar.fish
 """
 
@@ -20,7 +20,7 @@ def main(arguments: list[str], _project: str | None) -> int:
     """Print it."""
     parser = argparse.ArgumentParser(
         prog="sidecar completion",
-        description="Print a script that completes commands, workflows, agents, prompts, workspaces and runs.",
+        description="Print a script that completes commands, workflows, agents, prompts,\nworkspaces and runs.",
         epilog=_HOW,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -29,7 +29,7 @@ from sidecar.notify.telling import telling
 from sidecar.service import last_turn, looking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from anyio.abc import TaskGroup, TaskStatus
 
@@ -228,9 +228,9 @@ class _InOrder:
         await self._outlet.shown()
         return await self._person.ask(question, problem)
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
         await self._outlet.shown()
-        return await self._person.lend_terminal(argv, cwd, environment)
+        return await self._person.lend_terminal(run)
 
 
 class _Answering:
@@ -247,8 +247,8 @@ class _Answering:
             return self._answer
         return await self._other.ask(question, problem) if self._other is not None else None
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
-        return await self._other.lend_terminal(argv, cwd, environment) if self._other is not None else None
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
+        return await self._other.lend_terminal(run) if self._other is not None else None
 
 
 def described(owner: Owner, run_id: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from sidecar.cli import launching
+from sidecar.cli.commands import COMMANDS
+from sidecar.errors import NotFound
 
 OK = 0
 _HELP = """\
@@ -18,8 +20,9 @@ List the workflows there are, or run one of them:
   sidecar flow run build release -p jobs=4
   sidecar flow run build --dry-run
 
-Workflows are YAML files in .swissarmyhammer/workflows/. `sidecar flow run --help` tells all options,
-`sidecar flow run NAME --help` what one workflow asks for.
+Workflows are YAML files in .swissarmyhammer/workflows/.
+`sidecar flow run --help` tells all options, `sidecar flow run NAME --help`
+what one workflow asks for.
 """
 
 
@@ -47,7 +50,12 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     from sidecar.service import starting  # noqa: PLC0415
 
     project = projects.here(project_option)
-    definition = workflows.find(project.root, options.name)
+    try:
+        definition = workflows.find(project.root, options.name)
+    except NotFound as error:
+        if options.name not in COMMANDS:
+            raise
+        raise NotFound(f"{error} (the command is `sidecar {options.name}`)") from None
     if options.help:
         print("\n".join(named_help.of_workflow(definition)))
         return OK

@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+from sidecar.cli.fitting import fitted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -58,9 +60,9 @@ def _print_table(things: str, rows: list[dict[str, Any]], *, verbose: bool) -> N
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         columns = " ".join(f"{row[name]:<8}" for name in _COLUMNS if name in row)
-        print(_printable(f"{row['name']:<{width}}  {columns} {row['description']}"))
+        print(fitted(_printable(f"{row['name']:<{width}}  {columns} {row['description']}"), width + len(columns) + 3))
         for parameter in row["parameters"] if verbose else ():
-            print(_printable(f"{'':<{width}}  {parameter_line(parameter)}"))
+            print(fitted(_printable(f"{'':<{width}}  {parameter_line(parameter)}"), width + 4))
 
 
 def _printable(text: str) -> str:

@@ -25,8 +25,9 @@ List the prompts there are, print one with its values, or give it to an agent:
   sidecar prompt show review main
   sidecar prompt run review main --agent codex
 
-Prompts are Markdown files in .swissarmyhammer/prompts/. `sidecar prompt run --help` tells all options,
-`sidecar prompt run NAME --help` what one prompt asks for.
+Prompts are Markdown files in .swissarmyhammer/prompts/.
+`sidecar prompt run --help` tells all options, `sidecar prompt run NAME --help`
+what one prompt asks for.
 """
 
 

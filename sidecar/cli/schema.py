@@ -6,7 +6,8 @@ import argparse
 import json
 
 _EPILOG = """\
-Save it, and let the first line of a workflow name it, so that editors complete and check:
+Save it, and let the first line of a workflow name it, so that editors
+complete and check:
 
   sidecar schema > .swissarmyhammer/workflow.schema.json
   # yaml-language-server: $schema=../workflow.schema.json

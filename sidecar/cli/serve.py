@@ -25,8 +25,9 @@ MCP on standard input and output, for clients that start their servers:
 
   claude mcp add sidecar -- sidecar serve
 
-Where `sidecar daemon` runs for the project, it is the server; else this process is. Runs that a client starts go on
-when the client ends. To an agent of a run, its own run answers.
+Where `sidecar daemon` runs for the project, it is the server; else this
+process is. Runs that a client starts go on when the client ends. To an agent
+of a run, its own run answers.
 """
 
 

@@ -6,6 +6,7 @@ Standard library only, and little of it: help and shell completion come through 
 from __future__ import annotations
 
 from sidecar.catalog import naming
+from sidecar.cli.fitting import fitted
 from sidecar.layout import open_at_once
 
 TYPE_CHECKING = False
@@ -57,7 +58,8 @@ def help_lines(root: str, commands: Collection[str]) -> list[str]:
         places = naming.known(root, kind)
         for name, shortcut in own:
             about = description(name, places[name][1])
-            lines.append(f"  {shortcut:<{width}}  {f'{about} ' if about else ''}(shortcut for '{command} run {name}')")
+            told = f"{f'{about} ' if about else ''}(shortcut for '{command} run {name}')"
+            lines.append(fitted(f"  {shortcut:<{width}}  {told}", width + 4))
     return lines
 
 
@@ -70,8 +72,7 @@ def description(name: str, path: str | None) -> str:
             lines = file.read(_HEAD_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    if path.endswith(".md"):
-        lines = _front_matter(lines)
+    lines = _front_matter(lines) if path.endswith(".md") else _unwrapped(lines)
     for number, line in enumerate(lines):
         if line.startswith("description:"):
             return _shortened(_scalar(line.partition(":")[2].strip(), lines[number + 1 :]))
@@ -91,6 +92,15 @@ def _scalar(text: str, following: list[str]) -> str:
             break
         words.append(line.strip())
     return " ".join(words)
+
+
+def _unwrapped(lines: list[str]) -> list[str]:
+    """Without the key `workflow`, below which a whole definition may stand."""
+    said = [line for line in lines if line.strip() and not line.startswith("#")]
+    if not said or said[0].rstrip() != "workflow:":
+        return lines
+    indent = len(said[1]) - len(said[1].lstrip()) if len(said) > 1 else 0
+    return [line[indent:] for line in said[1:]]
 
 
 def _front_matter(lines: list[str]) -> list[str]:

@@ -13,6 +13,8 @@ from sidecar.errors import InputError
 if TYPE_CHECKING:
     from sidecar.service.project import Project
 
+    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
+
 OK, DECLINED = 0, 1
 _PURPOSES = {
     "INSTRUCTIONS.md": "what is wanted: you write it",
@@ -36,18 +38,22 @@ def _parser() -> argparse.ArgumentParser:
         "`sidecar iterate NAME` works through it.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    init = actions.add_parser("init", help="make one; what is there already is never overwritten")
+    init = _action(actions, "init", "make one; what is there already is never overwritten")
     init.add_argument("name", metavar="NAME", help="letters, digits, - and _")
     init.add_argument("--from", metavar="FILE", dest="source", help="a file that INSTRUCTIONS.md is to be a copy of")
-    listing = actions.add_parser("list", help="all there are: progress, last run, signals")
+    listing = _action(actions, "list", "all there are: progress, last run, signals")
     listing.add_argument("--json", action="store_true", help="print one JSON object")
-    show = actions.add_parser("show", help="everything about one")
+    show = _action(actions, "show", "everything about one")
     show.add_argument("name", metavar="NAME")
     show.add_argument("--json", action="store_true", help="print one JSON object")
-    clean = actions.add_parser("clean", help="remove signals, receipts and temporary files from one")
+    clean = _action(actions, "clean", "remove signals, receipts and temporary files from one")
     clean.add_argument("name", metavar="NAME")
     clean.add_argument("--force", action="store_true", help="without asking")
     return parser
+
+
+def _action(actions: Actions, name: str, about: str) -> argparse.ArgumentParser:
+    return actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
 
 
 def _init(project: Project, options: argparse.Namespace) -> int:

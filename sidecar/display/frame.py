@@ -96,7 +96,7 @@ def _bar(progress: Progress, width: int) -> Row | None:
         unit = "tasks"
     if not unit:
         return None
-    if not of:
+    if not of or (progress.status == "completed" and unit == "iterations"):  # it was a maximum, and is nobody's now
         return fitted([(f"{done} {unit} done", "strong")], width)
     told = words.share(done, of)
     room = width - len(told) - 2

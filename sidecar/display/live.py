@@ -110,6 +110,7 @@ class Panel:
         self._hidden += 1
         if self.problem is None and self._tty.in_foreground():
             self._leave(self._summary())
+        self._screen.give_up()
         self._tty.close()
 
     def _draw_where_due(self) -> None:

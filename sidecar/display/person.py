@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import termios
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +14,25 @@ from sidecar.display.cells import clean
 from sidecar.display.tty import Tty, no_job_control
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator
 
     from sidecar.display.seat import Seat
 
-    Execute = Callable[[list[str], str, Mapping[str, str]], Awaitable[int]]
-
 _LOOK_S = 0.5
+_WRITING_S = 2.0
+# Colours, cursor keys, keypad, paste marks, mouse, the second screen, wrapping, the cursor. 1047 and not 1049: where
+# there is no second screen, nothing moves.
+_AS_FOUND = (
+    b"\033[0m\033[?1l\033>\033[?2004l\033[?1000l\033[?1002l\033[?1003l\033[?1006l\033[?1047l\033[?7h\033[?25h\r\n"
+)
 
 
 class TerminalPerson:
-    """The person at one terminal.
+    """The person at one terminal."""
 
-    `execute` runs a command with the terminal as its three descriptors, in the session and the process group of this
-    process, so that Ctrl-C and Ctrl-Z reach both; it gives the exit code, and ends the command where it is cancelled.
-    """
-
-    def __init__(self, seat: Seat, *, fd: int = 0, execute: Execute | None = None) -> None:
+    def __init__(self, seat: Seat, *, fd: int = 0) -> None:
         self._seat = seat
         self._fd = fd
-        self._execute = execute
 
     async def ask(self, question: dict[str, Any], problem: str | None) -> str | None:
         """The line that was typed; None where the terminal is gone, or the person has ended their input (Ctrl-D)."""
@@ -48,15 +48,23 @@ class TerminalPerson:
             finally:
                 tty.close()
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
-        """Run a command on the terminal itself: its exit code; None where nobody can start it there."""
-        if self._execute is None:
-            return None
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
+        """Leave the terminal to a command while `run`, which gets a descriptor of it, runs one there: the exit code;
+        None where the terminal is gone.
+
+        The command is to be in our process group: Ctrl-C and Ctrl-Z reach both, unless it reads single keys.
+        """
         async with self._seat.given_away():
-            tty = Tty(self._fd)
             try:
-                with _setting_kept(tty.fd):
-                    return await self._execute(argv, cwd, environment)
+                tty = Tty(self._fd)
+            except OSError:
+                return None
+            try:
+                await _wait_for_the_foreground(tty)
+                with _kept(tty), _opened_to_wait(self._fd) as terminal:
+                    return await run(terminal)
+            except termios.error:
+                return None
             finally:
                 tty.close()
 
@@ -106,11 +114,32 @@ def _shown(value: object) -> str:
 
 
 @contextlib.contextmanager
-def _setting_kept(fd: int) -> Iterator[None]:
-    """A command that is ended may leave the terminal without echo."""
-    found = termios.tcgetattr(fd)
+def _opened_to_wait(fd: int) -> Iterator[int]:
+    """The terminal for a command that knows nothing of us. Ours never waits, and those who share it would not, too."""
+    try:
+        terminal = os.open(os.ttyname(fd), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # as with `Tty`
+        terminal = os.dup(fd)
+    try:
+        yield terminal
+    finally:
+        os.close(terminal)
+
+
+@contextlib.contextmanager
+def _kept(tty: Tty) -> Iterator[None]:
+    """A command may leave the terminal without echo; one that is ended, also its screen, its mouse, its colours."""
+    found = termios.tcgetattr(tty.fd)
+    # What was typed before is not for the command, and what is left behind it is no key for us.
+    termios.tcflush(tty.fd, termios.TCIFLUSH)
     try:
         yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            tty.write(_AS_FOUND)
+            tty.finish(_WRITING_S)
+        raise
     finally:
         with contextlib.suppress(termios.error), no_job_control():
-            termios.tcsetattr(fd, termios.TCSANOW, found)
+            termios.tcsetattr(tty.fd, termios.TCSANOW, found)
+            termios.tcflush(tty.fd, termios.TCIFLUSH)

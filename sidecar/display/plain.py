@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _NEEDS_A_PERSON = frozenset({run.QUESTION, run.GATE})
 # Steps that only lead to others, or change nothing but the state.
 _SILENT = frozenset({"state_update", "conditional", "while", "foreach", "break", "continue", "user_message", "exit"})
+_PARALLEL = "parallel_foreach"
 _LONGEST = 2000
+_MOST_NAMES = 1000
 
 
 class PlainLines:
@@ -30,9 +32,10 @@ class PlainLines:
         self._write = write
         self._quiet = quiet
         self._speech = Speech()
-        self._names: dict[str, str] = {}  # of the agents that live
+        self._names: dict[str, str] = {}  # of whoever may still be heard: the last words can come behind the end
         self._doing: dict[str, str] = {}
         self._began: dict[str, float] = {}  # steps and tasks that are under way
+        self._with_tasks: set[tuple[str, str]] = set()  # those of them that are told already
 
     def hear(self, event: RunEvent) -> None:
         """Tell one event, if it is worth a line."""
@@ -66,16 +69,29 @@ class PlainLines:
             return []
         self._began[_key(data)] = event.at
         attempt = data.get("attempt", 1)
+        if data.get("type") == _PARALLEL and not self._is_first(data.get("task"), data.get("id")):
+            return []
         return [f"{_step(data)}: {data.get('type', 'begins')}" + (f", attempt {attempt}" if attempt != 1 else "")]
 
     def _step_completed(self, event: RunEvent) -> list[str]:
-        began_at = self._began.pop(_key(event.data), None)
+        began_at = self._over(event.data)
         return [] if began_at is None else [f"{_step(event.data)}: done in {words.duration(event.at - began_at)}"]
 
     def _step_failed(self, event: RunEvent) -> list[str]:
-        self._began.pop(_key(event.data), None)
+        self._over(event.data)
         again = ", is tried again" if event.data.get("again") else ""
         return [f"{_step(event.data)}: failed{again}: {message(event.data.get('error'))}"]
+
+    def _over(self, data: dict[str, Any]) -> float | None:
+        self._with_tasks.discard((str(data.get("task") or ""), str(data.get("id"))))
+        return self._began.pop(_key(data), None)
+
+    def _is_first(self, around: Any, step: Any) -> bool:
+        """Whether nobody has told of this step with tasks: its first tasks begin before it does."""
+        told = (str(around or ""), str(step))
+        is_first = told not in self._with_tasks
+        self._with_tasks.add(told)
+        return is_first
 
     def _iteration(self, event: RunEvent) -> list[str]:
         of = event.data.get("of")
@@ -84,7 +100,11 @@ class PlainLines:
     def _task_started(self, event: RunEvent) -> list[str]:
         task = str(event.data.get("task"))
         self._began["task " + task] = event.at
-        return [f"task {task}: begins"]
+        around, step = task.rpartition("/")[0], event.data.get("step")
+        of_step = (
+            [f"{_step({'id': step, 'task': around})}: {_PARALLEL}"] if step and self._is_first(around, step) else []
+        )
+        return [*of_step, f"task {task}: begins"]
 
     def _task_ended(self, event: RunEvent) -> list[str]:
         task, error = str(event.data.get("task")), event.data.get("error")
@@ -98,12 +118,14 @@ class PlainLines:
         data = event.data
         name = str(data.get("name") or data.get("agent_id", "agent"))
         self._names[str(data.get("agent_id"))] = f"{name} of {data['task']}" if data.get("task") else name
+        while len(self._names) > _MOST_NAMES:
+            del self._names[next(iter(self._names))]
         return [] if _is_command(data) else [f"{name}: started, pid {data.get('pid')}"]
 
     def _agent_ended(self, event: RunEvent) -> list[str]:
         data, agent = event.data, str(event.data.get("agent_id"))
         last_words = self._words(agent, self._speech.ended(agent))
-        name = self._names.pop(agent, None) or str(data.get("name", "agent"))
+        name = self._names.get(agent) or str(data.get("name", "agent"))
         self._doing.pop(agent, None)
         reason, code = data.get("reason", "exited"), data.get("exit_code")
         facts = [f"exited with {code}" if reason == "exited" and code is not None else f"ended: {reason}"]

@@ -1,13 +1,15 @@
 """A whole screen, of which only the rows that changed are written, in one piece.
 
 It is the terminal's second screen, where there is one: resizing it rewraps nothing, and when it goes, what stood
-before is there again. Outside of a single write nothing about the terminal is changed but that: the cursor stays
-visible and lines wrap, so that even after `kill -9` a shell can be used.
+before is there again, even after `kill -9`. Outside of a single write nothing about the terminal is changed but that:
+the cursor stays visible and lines wrap.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from sidecar.signals.terminal import ScreenGuardian
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +30,8 @@ class Screen:
         self._tty = tty
         self._shown: list[bytes] = []
         self._size: os.terminal_size | None = None  # None: the screen is not ours
+        # Half of an escape sequence may stand there by then; the next escape ends it.
+        self._guardian = ScreenGuardian(tty.fd, _LEAVE + _SHOW)
 
     @property
     def is_entered(self) -> bool:
@@ -44,6 +48,7 @@ class Screen:
             return False
         parts = []
         if self._size is None:
+            self._guardian.watch()  # before there is anything to put back
             parts.append(_ENTER)
         if size != self._size:
             parts.append(b"\033[2J")
@@ -64,5 +69,12 @@ class Screen:
             return
         entered, self._size, self._shown = self._size is not None, None, []
         # What was begun is finished first: half of an escape sequence would swallow the beginning of this one.
-        self._tty.write((_LEAVE if entered else b"") + farewell)
-        self._tty.finish(_LEAVING_S)
+        try:
+            self._tty.write((_LEAVE if entered else b"") + farewell)
+            self._tty.finish(_LEAVING_S)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Whatever it shows is not ours to put back any more."""
+        self._guardian.dismiss()

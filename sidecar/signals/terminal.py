@@ -135,6 +135,12 @@ while read -r line; do
 done
 if [ -n "$made" ] && [ "$("$1" -g <&3)" = "$made" ]; then "$1" "$found" <&3; fi
 """
+# Ends with the pipe. `printf` is a part of the shell.
+_SCREEN_GUARDIAN = """
+trap '' HUP INT TERM PIPE
+while read -r line; do :; done
+printf %s "$1" >&2
+"""
 
 
 class _Guardian:
@@ -201,14 +207,43 @@ class _Guardian:
                 self._process.stdin.write(line.encode() + b"\n")
 
     def _spawn(self, stty: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603  nothing in it comes from outside
-            ["/bin/sh", "-c", _GUARDIAN, "sidecar-keyboard-guardian", stty],
-            stdin=subprocess.PIPE,  # our end is close-on-exec: while an agent held it, we would not seem dead
-            stdout=subprocess.PIPE,
-            stderr=self._terminal,
-            bufsize=0,
-            cwd="/",
-            env={},  # with the marker of a run it would be taken for one of its processes
-            # A session of its own has no Ctrl-C and no hang-up, and job control does not keep it from the terminal.
-            start_new_session=True,
-        )
+        return _shell_beside(self._terminal, _GUARDIAN, "sidecar-keyboard-guardian", stty)
+
+
+class ScreenGuardian:
+    """The same for a screen: writes what puts it back, when whoever had it is gone without a word."""
+
+    def __init__(self, terminal: int, farewell: bytes) -> None:
+        self._terminal = terminal
+        self._farewell = os.fsdecode(farewell)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def watch(self) -> None:
+        """From now on there is something to put back."""
+        if self._process is None:
+            with contextlib.suppress(OSError):  # without a shell there is none
+                self._process = _shell_beside(
+                    self._terminal, _SCREEN_GUARDIAN, "sidecar-screen-guardian", self._farewell
+                )
+
+    def dismiss(self) -> None:
+        """It is put back."""
+        if self._process is not None:
+            self._process.kill()
+            with self._process:
+                self._process = None
+
+
+def _shell_beside(terminal: int, script: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """A shell whose input ends when we do, with the terminal as its descriptor 2."""
+    return subprocess.Popen(  # noqa: S603  nothing in it comes from outside
+        ["/bin/sh", "-c", script, *arguments],
+        stdin=subprocess.PIPE,  # our end is close-on-exec: while an agent held it, we would not seem dead
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        bufsize=0,
+        cwd="/",
+        env={},  # with the marker of a run it would be taken for one of its processes
+        # A session of its own has no Ctrl-C and no hang-up, and job control does not keep it from the terminal.
+        start_new_session=True,
+    )

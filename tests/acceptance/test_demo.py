@@ -81,7 +81,10 @@ def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     """What a process says, up to this text; its end is an end to waiting, too."""
     assert process.stdout is not None
     data = b""
+    deadline = time.monotonic() + 60
     while text not in data:
+        ready, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))
+        assert ready, data
         chunk = os.read(process.stdout.fileno(), 65536)
         assert chunk, data
         data += chunk

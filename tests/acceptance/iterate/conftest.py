@@ -90,12 +90,12 @@ class Project:
 
     # --- the command
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    def start(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        pipes: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([SIDECAR, *arguments], cwd=self.root, env=self.environment, text=True, **pipes)
 
-    def iterate(self, *arguments: str) -> subprocess.Popen[str]:
-        return self.start("iterate", "my-task", "-p", "delay=0s", *arguments)
+    def iterate(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        return self.start("iterate", "my-task", "-p", "delay=0s", *arguments, stdin=stdin)
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         return self.finished(self.start(*arguments))

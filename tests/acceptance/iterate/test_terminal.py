@@ -17,6 +17,7 @@ REQUESTED = "Stop requested (Press 's' to cancel)"
 
 
 def test_the_key_s_asks_for_a_stop_which_comes_after_the_iteration(project: Project, at_terminal: Begin) -> None:
+    """Seed 002: the key `s` alone asks for a stop; the display shows it, and the terminal is given back."""
     terminal = at_terminal()
     terminal.shows("iterate · my-task", "RUNNING", "0 / 5 (0%)", "Mode: loop", "Press s to toggle stop")
     terminal.listens()
@@ -35,6 +36,7 @@ def test_the_key_s_asks_for_a_stop_which_comes_after_the_iteration(project: Proj
 
 
 def test_the_key_s_again_cancels_the_stop_in_time(project: Project, at_terminal: Begin) -> None:
+    """Seed 002: the key is a toggle, `S` too."""
     terminal = at_terminal()
     terminal.listens()
     project.wait_for_turn()
@@ -53,6 +55,7 @@ def test_the_key_s_again_cancels_the_stop_in_time(project: Project, at_terminal:
 def test_a_stop_file_is_shown_with_its_reason_and_the_key_refuses_it_for_this_run(
     project: Project, at_terminal: Begin
 ) -> None:
+    """Seed 002: the display tells which source a stop has; the key toggles against a file, too."""
     terminal = at_terminal()
     terminal.listens()
     project.wait_for_turn()
@@ -67,6 +70,7 @@ def test_a_stop_file_is_shown_with_its_reason_and_the_key_refuses_it_for_this_ru
 
 
 def test_ctrl_c_interrupts_at_once_and_the_run_can_be_resumed(project: Project, at_terminal: Begin) -> None:
+    """Seed 002: Ctrl-C works beside the key, with exit code 130, and cleans up."""
     terminal = at_terminal()
     terminal.listens()
     project.report(progress={"completed": 1, "total": 2})
@@ -100,6 +104,20 @@ def test_ctrl_c_twice_kills_an_agent_that_does_not_listen_without_waiting_for_it
     terminal.type("\x03")
     assert terminal.end() == 128 + signal.SIGINT
     assert project.last().status == "interrupted"
+
+
+def test_killed_with_9_it_leaves_the_first_screen_and_the_setting_that_it_found(
+    project: Project, at_terminal: Begin
+) -> None:
+    terminal = at_terminal()
+    terminal.shows("RUNNING", "Press s to toggle stop")
+    terminal.listens()
+    project.wait_for_turn()
+    terminal.process.kill()
+    terminal.until(lambda: terminal.text.strip() == "")  # nothing had been on it
+    terminal.until(lambda: termios.tcgetattr(terminal.slave) == terminal.before)
+    assert not terminal.screen.cursor.hidden
+    terminal.until(lambda: not project.tagged())
 
 
 def test_without_a_panel_a_terminal_gets_lines_and_the_key_is_heard_all_the_same(

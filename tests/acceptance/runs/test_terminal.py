@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tests.acceptance.runs.conftest import Flows
 
 # Opens its terminal again, which makes it the one that controls the new session, and becomes the command.
+ENTER, LEAVE = "\033[?1049h", "\033[?1049l"
 ON_A_TERMINAL = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -34,11 +36,14 @@ class Sitting:
             stderr=slave,
             start_new_session=True,
         )
+        self.before = termios.tcgetattr(self.master)
         os.close(slave)
 
-    def read_until(self, text: str) -> None:
+    def read_until(self, text: str, again: bool = False) -> None:
+        """`again`: what was read before does not count."""
         deadline = time.monotonic() + 60
-        while text not in self.screen:
+        begin = len(self.screen) if again else 0
+        while text not in self.screen[begin:]:
             assert self._reads(deadline), f"{text!r} never came: {self.screen}"
 
     def type(self, text: str) -> None:
@@ -97,6 +102,90 @@ def test_the_key_s_stops_the_run_after_the_iteration(flows: Flows) -> None:
     flows.touch("go")
     assert sitting.end() == 0
     assert (flows.runs()[0].status, flows.lines("ran")) == ("stopped", ["0"])
+
+
+ASKING = {"id": "login", "type": "agent_shell_command", "command": "test -t 0 -a -t 1 -a -t 2 && printf 'name? ' && %s"}
+
+
+def command(script: str) -> dict[str, str]:
+    return {**ASKING, "command": ASKING["command"] % script}
+
+
+def test_a_command_for_the_person_has_the_terminal_and_then_the_panel_is_back(flows: Flows) -> None:
+    flows.workflow(
+        "login",
+        {"id": "wait", "type": "shell_command", "command": "touch at-work; until [ -e go ]; do sleep 0.02; done"},
+        command("read name </dev/tty && read rest && echo $name $rest > seen"),
+        {"id": "rest", "type": "shell_command", "command": "touch at-rest; until [ -e on ]; do sleep 0.02; done"},
+    )
+    sitting = Sitting(flows, "flow", "run", "login")
+    sitting.read_until("RUNNING")
+    flows.wait_for("at-work")
+    flows.touch("go")
+    sitting.read_until("name? ")
+    shown = sitting.screen[: sitting.screen.rindex("name? ")]
+    assert shown.count(ENTER) == shown.count(LEAVE) == 1  # the panel is out of the way
+    assert termios.tcgetattr(sitting.master) == sitting.before
+    sitting.type("sam\n")  # with an s, which is no key now
+    sitting.read_until("sam")
+    sitting.type("smith\n")
+    flows.wait_for("at-rest")
+    sitting.read_until(ENTER, again=True)
+    flows.touch("on")
+    assert sitting.end() == 0
+    assert (flows.runs()[0].status, flows.lines("seen")) == ("completed", ["sam smith"])
+
+
+def test_ctrl_c_at_such_a_command_interrupts_the_run(flows: Flows) -> None:
+    flows.workflow("login", command("read name"), {"type": "shell_command", "command": "touch never"})
+    sitting = Sitting(flows, "flow", "run", "login")
+    sitting.read_until("name? ")
+    sitting.type("\x03")
+    assert sitting.end() == 130
+    assert flows.runs()[0].status == "interrupted"
+    assert not (flows.root / "never").exists()
+
+
+def test_an_abort_ends_such_a_command_with_all_that_it_started_and_mends_the_terminal(flows: Flows) -> None:
+    deaf = "echo $$ > pid; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & stty raw -echo; read name"
+    flows.workflow("login", command(deaf))
+    sitting = Sitting(flows, "flow", "run", "login")
+    sitting.read_until("name? ")
+    flows.until(lambda: not _echoes(sitting.master))
+    (flows.state / ".abort").write_text("enough\n")
+    sitting.read_until("ABORTED")
+    flows.until(lambda: termios.tcgetattr(sitting.master) == sitting.before)
+    assert sitting.end() == 2
+    receipt = json.loads((flows.state / ".abort.receipt.json").read_text())
+    assert (receipt["survivors"], flows.runs()[0].status) == (0, "aborted")
+    assert int(flows.lines("pid")[0]) in [process["pid"] for process in receipt["processes"]]
+    assert flows.tagged() == []
+
+
+def test_such_a_command_does_not_outlive_the_owner(flows: Flows) -> None:
+    flows.workflow("login", command("{ setsid sleep 600 & read name; }"))
+    sitting = Sitting(flows, "flow", "run", "login")
+    sitting.read_until("name? ")
+    sitting.process.kill()
+    flows.until(lambda: flows.tagged() == [])
+    sitting.end()
+
+
+def test_such_a_command_that_fails_or_takes_too_long_fails_its_step(flows: Flows) -> None:
+    flows.workflow(
+        "login", command("exit 3") | {"on_error": "continue"}, command("read name") | {"id": "b", "timeout": "1s"}
+    )
+    sitting = Sitting(flows, "flow", "run", "login", "--no-panel")
+    assert sitting.end() == 2
+    assert "step login: failed: the command ended with exit code 3" in sitting.screen
+    assert "did not end within 1 s" in sitting.screen
+
+
+def test_without_a_terminal_such_a_command_is_like_any_other(flows: Flows) -> None:
+    flows.workflow("login", {**ASKING, "command": "test -t 0 || echo nobody; cat"})
+    code, out, _ = flows.run("flow", "run", "login")
+    assert code == 0
+    assert "login | nobody" in out
 
 
 def test_without_a_terminal_interactive_says_what_is_missing(flows: Flows) -> None:

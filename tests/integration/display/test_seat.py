@@ -264,7 +264,37 @@ def test_a_command_has_the_terminal_to_itself_and_may_leave_it_as_it_likes(desk:
     desk.wait(lambda: desk.setting() == desk.before)
 
 
-def test_without_anybody_to_start_it_the_terminal_is_not_lent(desk: Desk) -> None:
-    desk.sit_down("lend-none", "true")
-    desk.expect("lent None")
+def test_a_command_is_given_nothing_that_was_typed_before_it_was_there(desk: Desk) -> None:
+    desk.sit_down("lend-late", "sh", "-c", "printf 'name? '; read name; echo hello $name")
+    desk.press(b"typed ahead\r")
+    desk.wait(lambda: desk.shows("name? "))
+    desk.press(b"boss\r")
+    desk.expect("lent 0")
+    assert b"hello boss" in desk.written
+
+
+def test_ctrl_z_stops_a_command_and_us_and_fg_brings_both_back(desk: Desk) -> None:
+    desk.sit_down("lend", "sh", "-c", "printf 'name? '; read name; echo hello $name")
+    desk.wait(lambda: desk.shows("name? "))
+    desk.press(b"\x1a")
+    desk.expect(f"stopped {int(signal.SIGTSTP)}")
+    desk.tell("foreground")
+    assert desk.job is not None
+    desk.tell("signal", str(int(signal.SIGCONT)))
+    desk.press(b"boss\r")
+    desk.expect("lent 0")
+    desk.wait(lambda: b"hello boss" in desk.written)
     desk.wait_for_the_panel()
+
+
+def test_a_command_that_is_ended_leaves_neither_its_screen_nor_its_settings(desk: Desk) -> None:
+    desk.sit_down("lend", "sh", "-c", "stty raw -echo; printf '\\033[?1049h\\033[?25l\\033[31min raw'; read _")
+    desk.wait(lambda: desk.shows("in raw"))
+    assert desk.job is not None
+    desk.job.send_signal(signal.SIGINT)  # Ctrl-C is a byte like any other now
+    desk.expect("interrupted")
+    desk.expect("over")
+    desk.wait(lambda: desk.setting() == desk.before)
+    after = desk.written[desk.written.rindex(b"in raw") :]
+    for undone in (b"\033[0m", b"\033[?1047l", b"\033[?25h"):
+        assert undone in after

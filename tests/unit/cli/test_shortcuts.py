@@ -106,3 +106,12 @@ def test_a_description_of_a_prompt_is_in_its_front_matter_only(tmp_path: Path) -
 
 def test_a_file_that_cannot_be_read_has_no_description(tmp_path: Path) -> None:
     assert shortcuts.description("x", str(tmp_path / "gone.yaml")) == ""
+
+
+def test_the_description_of_a_workflow_in_a_wrapper_is_found_too(tmp_path: Path) -> None:
+    path = define(
+        tmp_path, "workflows", "a", '# why\nworkflow:\n  name: a\n\n  description: "It: works."\n  steps: []\n'
+    )
+    assert shortcuts.description("a", str(path)) == "It: works."
+    path = define(tmp_path, "workflows", "b", "steps: []\nworkflow:\n  description: not this\n")
+    assert shortcuts.description("b", str(path)) == ""

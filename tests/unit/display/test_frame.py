@@ -136,6 +136,14 @@ def test_tasks_behind_a_loop_have_the_bar_while_they_run() -> None:
     assert "1 / 3 (33%)" in drawn(told(*loop, items, begun, (run.TASK_ENDED, {"task": "each.0"})))
 
 
+def test_a_loop_that_is_over_before_its_maximum_is_not_half_done() -> None:
+    loop = (run.ITERATION, {"step": "loop", "iteration": 5, "of": 10})
+    rows = texts(frame.summary(told(loop, (run.RUN_ENDED, {"status": "completed"})), 60, 100.0))
+    assert "5 iterations done" in rows[2]
+    rows = texts(frame.summary(told(loop, (run.RUN_ENDED, {"status": "stopped"})), 60, 100.0))
+    assert "5 / 10 (50%)" in rows[2]
+
+
 def test_a_failed_step_is_told() -> None:
     failed = (run.STEP_FAILED, {"step": "a", "id": "lint", "error": {"message": "exit code 2"}})
     assert "step lint failed: exit code 2" in drawn(told(failed))

@@ -110,5 +110,28 @@ def test_of_a_command_that_succeeds_only_its_words_are_told() -> None:
     )
 
 
+def test_the_last_words_of_a_task_come_with_its_name_also_behind_its_end() -> None:
+    command = {"agent_id": "1", "name": "lint", "step": "each.1/lint", "task": "each.1"}
+    ended = (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})
+    assert lines((run.AGENT_STARTED, command), ended, (run.SAID, {**command, "lines": ["late"]})) == [
+        "lint of each.1 | late"
+    ]
+
+
+def test_a_step_with_tasks_is_told_once_and_before_them_each_time() -> None:
+    step = {"step": "loop[0]/each", "id": "each", "type": "parallel_foreach"}
+    round_ = [
+        (run.TASK_STARTED, {"task": "each.0", "step": "each", "thread": ""}),
+        (run.TASK_STARTED, {"task": "each.1", "step": "each", "thread": ""}),
+        (run.STEP_STARTED, step),
+        (run.STEP_COMPLETED, step),
+    ]
+    told = ["step each: parallel_foreach", "task each.0: begins", "task each.1: begins", "step each: done in 1s"]
+    assert lines(*round_, *round_) == told * 2
+    inner = (run.TASK_STARTED, {"task": "each.0/inner.0", "step": "inner", "thread": "each.0#1"})
+    begun = (run.STEP_STARTED, {"step": "each.0/inner", "id": "inner", "type": "parallel_foreach", "task": "each.0"})
+    assert lines(inner, begun) == ["step inner of task each.0: parallel_foreach", "task each.0/inner.0: begins"]
+
+
 def test_lines_that_were_lost_are_counted() -> None:
     assert lines((run.SAID, {"agent_id": "1", "lines": ["last"], "dropped": 9})) == ["| (9 lines left out)", "| last"]

@@ -40,6 +40,7 @@ class Shown:
         return [row.rstrip() for row in self.emulated.display]
 
     def close(self) -> None:
+        self.screen.give_up()
         self.tty.close()
         os.close(self.master)
         os.close(self.terminal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,15 +23,15 @@ def report(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-async def execute(argv: list[str], cwd: str, environment: Mapping[str, str]) -> int:
-    done = await anyio.run_process(argv, stdin=0, stdout=0, stderr=0, cwd=cwd, env=environment, check=False)
+async def execute(argv: list[str], fd: int) -> int:
+    done = await anyio.run_process(argv, stdin=fd, stdout=fd, stderr=fd, check=False)
     return done.returncode
 
 
 async def main(what: str, rest: list[str]) -> None:
     panel = Panel(Progress(workflow="iterate"), console=Console(file=os.fdopen(os.dup(0), "w"), force_terminal=True))
-    seat = Seat(panel, None if what == "ask-late" else lambda: report("press"))
-    person = TerminalPerson(seat, execute=execute if what == "lend" else None)
+    seat = Seat(panel, None if what.endswith("-late") else lambda: report("press"))
+    person = TerminalPerson(seat)
     panel.hear(RunEvent("run", run.RUN_STARTED, 0.0, {"workflow": "iterate"}))
 
     async def interruptible(scope: anyio.CancelScope) -> None:
@@ -57,8 +57,10 @@ async def main(what: str, rest: list[str]) -> None:
         elif what == "ask-late":
             await anyio.wait_readable(0)  # somebody types already
             await ask({"prompt": "Late?"})
-        elif what in ("lend", "lend-none"):
-            report("lent", await person.lend_terminal(rest, "/", os.environ))
+        elif what in ("lend", "lend-late"):
+            if what == "lend-late":
+                await anyio.wait_readable(0)  # somebody types already
+            report("lent", await person.lend_terminal(partial(execute, rest)))
         await anyio.sleep_forever()
     report("over")
 

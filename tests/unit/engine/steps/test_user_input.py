@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -40,7 +40,7 @@ class Typist:
             await anyio.sleep_forever()
         return None
 
-    async def lend_terminal(self, argv: list[str], cwd: str, environment: Mapping[str, str]) -> int | None:
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
         raise AssertionError("a question needs no terminal of its own")
 
 
