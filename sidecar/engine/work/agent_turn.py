@@ -98,7 +98,8 @@ class Taken:
         if limit is not None and reason in ("exited", limit.reason):
             return limit.reason, limit.message
         if reason != "exited":
-            return "agent", f"it was ended: {reason}"
+            problem = outcome.ended.problem
+            return "agent", f"it was ended: {reason}{f' ({problem})' if problem else ''}"
         if outcome.failure is None:
             return None
         if outcome.summary.budget_reached:
