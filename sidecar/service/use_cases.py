@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import time
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar.catalog import agents, prompts, workflows
+from sidecar.catalog import agents, prompts
 from sidecar.engine.agent_driven import driver
 from sidecar.engine.agent_driven.live import LiveRun
 from sidecar.engine.ending import Ending
@@ -17,15 +14,13 @@ from sidecar.engine.opened import load
 from sidecar.engine.plan.explain import explain
 from sidecar.engine.record.image import Image
 from sidecar.engine.work.answers import accepted, matching
-from sidecar.errors import ExpressionError, InputError
+from sidecar.errors import InputError
 from sidecar.model import run as kinds
-from sidecar.service import adhoc, following, looking, starting
+from sidecar.service import adhoc, following, inspecting, looking, signalling, starting
 from sidecar.service.driven_runs import DrivenRuns
-from sidecar.signals import files, targets, trailers
 from sidecar.signals.liveness import RunLock, is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
-from sidecar.store.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -186,39 +181,14 @@ class UseCases:
         self, workspace: str | None = None, run_id: str | None = None, reason: str | None = None, cancel: bool = False
     ) -> Json:
         """Write a .stop file, or take it back."""
-        target = self._target(workspace, run_id)
-        if cancel:
-            found = files.read(target.directory, "stop")
-            cleared = found is not None and files.clear(found)
-            return {"success": True, "cancelled": bool(cleared), "path": files.path_of(target.directory, "stop")}
-        return self._write_signal("stop", target, reason or "")
+        target = signalling.target(self.project, workspace, run_id)
+        return signalling.cancel(target) if cancel else signalling.write("stop", target, reason or "")
 
     async def abort(self, reason: str, run_id: str | None = None, workspace: str | None = None) -> Json:
         """Write an .abort file."""
         if run_id is None and workspace is None:
             run_id = self.project.environment.get("SIDECAR_RUN_ID") or None
-        return self._write_signal("abort", self._target(workspace, run_id), reason)
-
-    def _write_signal(self, kind: Any, target: targets.Target, reason: str) -> Json:
-        signed = trailers.signed()
-        path = files.write(target.directory, kind, reason, signed, inside=target.inside)
-        return {
-            "success": True,
-            "signal": kind,
-            "path": path,
-            "signal_id": signed.signal_id,
-            "reason": reason,
-            "runs": target.live_runs(),
-        }
-
-    def _target(self, workspace: str | None, run_id: str | None) -> targets.Target:
-        if workspace is not None and run_id is not None:
-            raise InputError("`workspace` and `run_id` exclude each other")
-        if run_id is not None:
-            return targets.run(self.project.root, run_id)
-        if workspace is not None:
-            return targets.workspace(self.project.root, workspace, self.project.environment)
-        return targets.project(self.project.root)
+        return signalling.write("abort", signalling.target(self.project, workspace, run_id), reason)
 
     # --- agent-driven runs
 
@@ -313,30 +283,11 @@ class UseCases:
 
     async def workflow_info(self, name: str) -> Json:
         """What a workflow asks for."""
-        definition = workflows.find(self.project.root, name)
-        workflow = definition.workflow
-        inputs = {
-            one.name: one.model_dump(exclude={"name"}, exclude_unset=True, mode="json") for one in workflow.parameters
-        }
-        return {
-            "name": definition.name,
-            "description": workflow.description,
-            "inputs": inputs,
-            "version": workflow.version,
-            "found_at": definition.loaded_from,
-        }
+        return inspecting.workflow_info(self.project.root, name)
 
     async def load_definition(self, name: str) -> Json:
         """The whole definition."""
-        definition = workflows.find(self.project.root, name)
-        content = definition.workflow.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return {
-            "name": definition.name,
-            "steps": content.get("steps") or [],
-            "state_schema": content.get("state_schema") or {},
-            "sub_agent_tasks": content.get("sub_agent_tasks") or {},
-            "loaded_from": definition.loaded_from,
-        }
+        return inspecting.definition(self.project.root, name)
 
     async def status(self, workflow_id: str | None = None) -> Json:
         """As `status --json` has it."""
@@ -376,69 +327,23 @@ class UseCases:
     async def state_dependencies(self, workflow_id: str, field: str) -> Json:
         """What a computed field reads, and who reads it."""
         with _Reading(self, workflow_id) as image:
-            found = image.spaces[()].state.dependencies(field)
-        return {
-            "direct_deps": list(found.direct),
-            "all_deps": list(found.transitive),
-            "dependents": list(found.dependents),
-        }
+            return inspecting.dependencies(image.spaces[()].state, field)
 
     async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
         """What computed fields did."""
         with _Reading(self, workflow_id) as image:
-            found = [asdict(one) for one in image.spaces[()].state.trace if field in (None, one.field)]
-        if not include_timing:
-            found = [{key: value for key, value in one.items() if key != "duration_ms"} for one in found]
-        return {"traces": found}
+            return inspecting.traces(image.spaces[()].state, field, timing=include_timing)
 
     async def debug_info(self, workflow_id: str) -> Json:
         """Where the run stands and how it came there."""
-        run = self._run(workflow_id)
-        steps = Steps(self.owner.database).steps(workflow_id)
-        words = {"completed": "success", "failed": "failed", "interrupted": "failed", "begun": "running"}
-        history = [
-            {
-                "step_id": step.key,
-                "started_at": looking.moment(step.began_at),
-                "completed_at": looking.moment(step.ended_at) if step.ended_at else None,
-                "status": words[step.status],
-            }
-            for step in steps
-        ]
+        step = looking.status(self.owner.database, self.project.root, self._run(workflow_id))["step"]
+        history = inspecting.history(self.owner.database, workflow_id)
         with _Reading(self, workflow_id) as image:
-            state = image.spaces[()].state
-            sizes = {"raw_bytes": _bytes(state.raw), "computed_bytes": _bytes(state.computed)}
-            times: dict[str, list[float]] = {}
-            for one in state.trace:
-                times.setdefault(one.field, []).append(one.duration_ms)
-            total = state.transformations
-        averages = {name: sum(spent) / len(spent) for name, spent in times.items()}
-        slowest = sorted(averages.items(), key=lambda entry: -entry[1])[:5]
-        every = [spent for some in times.values() for spent in some]
-        return {
-            "current_step": looking.status(self.owner.database, self.project.root, run)["step"],
-            "step_history": history,
-            "state_size": {**sizes, "total_transformations": total},
-            "performance": {
-                "avg_transformation_time": sum(every) / len(every) if every else 0.0,
-                "slowest_transformations": [{"field": name, "avg_ms": spent} for name, spent in slowest],
-            },
-        }
+            return {"current_step": step, "step_history": history, **inspecting.effort(image.spaces[()].state)}
 
     async def test_transformation(self, transform: str, input: Any, context: Json | None = None) -> Json:  # noqa: A002
         """A transformation, tried out."""
-        world = self.owner.script.world()
-        begun = time.perf_counter()
-        try:
-            for name, value in (context or {}).items():
-                world.set(name, value)
-            output = world.run(self.owner.script.compile(transform), {"input": input})
-            answer: Json = {"success": True, "output": output}
-        except ExpressionError as error:
-            answer = {"success": False, "error": str(error)}
-        finally:
-            world.close()
-        return {**answer, "execution_time_ms": (time.perf_counter() - begun) * 1000}
+        return inspecting.tried(self.owner.script, transform, input, context or {})
 
     async def explain_plan(self, workflow: str, inputs: Json) -> Json:
         """What would be done."""
@@ -518,7 +423,3 @@ def _flat(path: str) -> tuple[str | int, ...]:
     """A path as the flattened state has it: without its section."""
     parsed = paths.parse(path)
     return parsed[1:] if parsed[0] in ("raw", "state", "computed") and len(parsed) > 1 else parsed
-
-
-def _bytes(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

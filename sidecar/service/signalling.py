@@ -1,0 +1,47 @@
+"""Signals as the tools of MCP write them: which directory is meant, and what the file says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sidecar.errors import InputError
+from sidecar.signals import files, targets, trailers
+
+if TYPE_CHECKING:
+    from sidecar.service.project import Project
+    from sidecar.signals.files import Kind
+    from sidecar.signals.targets import Target
+
+Json = dict[str, Any]
+
+
+def target(project: Project, workspace: str | None, run_id: str | None) -> Target:
+    """Whom a signal is for: one run, those of a workspace, or all of the project."""
+    if workspace is not None and run_id is not None:
+        raise InputError("`workspace` and `run_id` exclude each other")
+    if run_id is not None:
+        return targets.run(project.root, run_id)
+    if workspace is not None:
+        return targets.workspace(project.root, workspace, project.environment)
+    return targets.project(project.root)
+
+
+def write(kind: Kind, to: Target, reason: str) -> Json:
+    """Write it; who is there to hear it."""
+    signed = trailers.signed()
+    path = files.write(to.directory, kind, reason, signed, inside=to.inside)
+    return {
+        "success": True,
+        "signal": kind,
+        "path": path,
+        "signal_id": signed.signal_id,
+        "reason": reason,
+        "runs": to.live_runs(),
+    }
+
+
+def cancel(of: Target) -> Json:
+    """Take a stop back; whether there was one."""
+    found = files.read(of.directory, "stop")
+    cleared = found is not None and files.clear(found)
+    return {"success": True, "cancelled": bool(cleared), "path": files.path_of(of.directory, "stop")}
