@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import pytest
+
+# Whoever runs the tests in the background of a script has these ignored, and every process inherits that.
+for ignored in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.default_int_handler if ignored is signal.SIGINT else signal.SIG_DFL)
 
 # Deadlines are timings, and timings never gate a test; a database would be written into the checkout.
 hypothesis.settings.register_profile("sidecar", deadline=None, database=None)
