@@ -9,6 +9,7 @@ import sys
 def main() -> int:
     """Run the command line. `stop` and `abort` take a road of their own: they have to start almost like `touch`, and
     `serve` not much later."""
+    _open_closed_streams()
     arguments = sys.argv[1:]
     project, rest = _leading_project(arguments)
     if rest and rest[0] in ("stop", "abort"):
@@ -26,6 +27,15 @@ def main() -> int:
     from sidecar.cli.main import main as run  # noqa: PLC0415
 
     return run(arguments)
+
+
+def _open_closed_streams() -> None:
+    """A descriptor that our caller has closed would be that of the next file we open, and our output would go there."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - until we end
+            os.set_inheritable(stream.fileno(), True)  # the same goes for what we start
+            setattr(sys, name, stream)
 
 
 def _leading_project(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -27,7 +27,7 @@ _READERS = ("catalog", "model")  # the packages whose code decides what a file s
 
 
 def rows(root: str, source: str | None = None) -> tuple[list[Row], list[str]]:
-    """Every workflow as programs want it, by name, and what is wrong with the files that define none."""
+    """Every workflow as programs want it, by name, and what is wrong first with each file that defines none."""
     wanted = None if source is None else _source_named(source)
     memory = _Memory(root)
     found: list[Row] = []
@@ -38,7 +38,8 @@ def rows(root: str, source: str | None = None) -> tuple[list[Row], list[str]]:
         identity = _identity(path)
         said = memory.recall(path, identity) or _read(path, identity, memory)
         if isinstance(said, list):
-            problems += said
+            more = f" (and {len(said) - 1} more: sidecar validate {name})" if len(said) > 1 else ""
+            problems.append(said[0] + more)
         else:
             found.append({"name": name, "description": "", "source": where, **said, "path": path})
     memory.save(everything=wanted is None)

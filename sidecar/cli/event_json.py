@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from sidecar.service import as_json
 from sidecar.service.looking import moment
 
 if TYPE_CHECKING:
@@ -18,4 +18,4 @@ def line(event: RunEvent | Event) -> str:
     """With its newline."""
     data = {name: value for name, value in event.data.items() if name not in _INSIDE}
     shown = {"run_id": event.run_id, "seq": event.seq, "at": moment(event.at), "kind": event.kind, "data": data}
-    return json.dumps(shown, ensure_ascii=False) + "\n"
+    return as_json.text(shown) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ import anyio
 from sidecar import layout
 from sidecar.cli import event_json, showing
 from sidecar.cli.outlet import Outlet
+from sidecar.display.cells import clean
 from sidecar.display.person import TerminalPerson
 from sidecar.display.plain import PlainLines
 from sidecar.display.seat import Seat
@@ -26,7 +26,7 @@ from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.notify.observing import observing
 from sidecar.notify.telling import telling
-from sidecar.service import last_turn, looking
+from sidecar.service import as_json, last_turn, looking
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -279,20 +279,23 @@ def understood(error: Exception, root: str) -> SidecarError:
 def _tell_end(outcome: Outcome, run_id: str, manner: Manner, outlet: Outlet) -> None:
     """The result, and what can be done about it."""
     ending = outcome.ending
-    reason = f": {ending.reason}" if ending.reason and ending.reason != ending.status else ""
+    # Whoever wrote the signal, or an agent, may have chosen the words.
+    reason = f": {clean(ending.reason)}" if ending.reason and ending.reason != ending.status else ""
     if outcome.described is not None and manner.gives_answer:
         if outcome.described.get("text"):
             outlet.write(f"{outcome.described['text']}\n")
     elif outcome.described is not None:
         indent = None if manner.json_events else 1
-        outlet.write(json.dumps(outcome.described, indent=indent, ensure_ascii=False) + "\n")
+        outlet.write(as_json.text(outcome.described, indent=indent) + "\n")
     elif manner.quiet:
         outlet.write(f"{ending.status} {run_id}{reason}\n")
     if ending.status == "completed":
         if ending.reason and not manner.quiet and not manner.json:
-            outlet.remark(f"run {run_id}: {ending.reason}")
+            outlet.remark(f"run {run_id}{reason}")
         return
     command = f"sidecar resume {run_id}"
+    if ending.limit is not None and ending.limit.startswith("max_"):  # of the workflow: it holds after a resume, too
+        command += " --with-changes once the workflow allows more, or a new run"
     if ending.waits is not None:
         command = f"sidecar answer {run_id} VALUE" if "prompt" in ending.waits else f"{command} --feedback TEXT"
     outlet.remark(f"{ending.status}{reason}; to go on: {command}")

@@ -36,7 +36,11 @@ def main(arguments: list[str]) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `… | head`: nobody reads on, and the interpreter must not complain about it at its end
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # of `… | head`, where nobody reads on
+            where = f"{error.filename}: " if error.filename is not None else "cannot write: "
+            print(f"sidecar: {where}{error.strerror or error}", file=sys.stderr)
+        # The interpreter must not complain at its end about what is left to write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 

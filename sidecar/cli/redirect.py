@@ -28,9 +28,10 @@ def main(arguments: list[str], project: str | None) -> int:
     root = layout.find_root(project, os.environ)
     with journal_with(root, options.run) as (_, run):
         if not is_live(root, run.run_id) or run.driver != "server":
+            way = f"; to go on with a word: sidecar resume {run.run_id} --feedback TEXT"
             raise InputError(
-                f"run {run.run_id} is {standing(root, run)}: there is no agent of ours to redirect; to go on with a "
-                f"word: sidecar resume {run.run_id} --feedback TEXT"
+                f"run {run.run_id} is {standing(root, run)}: there is no agent of ours to redirect"
+                + ("" if run.status == "completed" else way)
             )
     steering.redirect(root, run.run_id, options.text)
     print(f"left for run {run.run_id}: what its agents do now is done again, with this added")

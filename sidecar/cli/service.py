@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -129,7 +130,7 @@ def _print(service: Definition) -> int:
     print(service.text, end="")
     print(f"{service.path} would have this in it; then:", file=sys.stderr)
     for command in service.start:
-        print(f"  {' '.join(command)}", file=sys.stderr)
+        print(f"  {shlex.join(command)}", file=sys.stderr)
     return OK
 
 
@@ -164,7 +165,7 @@ def _install(service: Definition, *, system: bool) -> int:
 
 def _say_uninstall(service: Definition) -> int:
     for command in (*service.end, ("rm", service.path), *service.forget):
-        print(" ".join(command))
+        print(shlex.join(command))
     return OK
 
 

@@ -53,8 +53,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(found: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
+        from sidecar.service import as_json  # noqa: PLC0415
+
         told = {"runs": found["runs"]}
-        print(json.dumps(told, indent=None if options.watch else 1, ensure_ascii=False), flush=True)
+        print(as_json.text(told, indent=None if options.watch else 1), flush=True)
         return
     now = time.time()
     lines = _details(found, now) if options.run else _table(found["runs"], found["more"], now)
@@ -117,7 +119,12 @@ def _table(runs: list[dict[str, Any]], more: bool, now: float) -> list[str]:
 
 def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
     cells = (run["run_id"], run["status"], run["workflow"], run["step"] or "-", str(run["iteration"] or "-"))
-    return (*cells, _age(run["started_at"], now), run["reason"])
+    return (*cells, _age(run["started_at"], now), _reason(run))
+
+
+def _reason(run: dict[str, Any]) -> str:
+    """Why it stands as it does; nothing where that only says the status again."""
+    return "" if run["reason"] == run["status"] else run["reason"] or ""
 
 
 def _details(found: dict[str, Any], now: float) -> list[str]:
@@ -126,7 +133,7 @@ def _details(found: dict[str, Any], now: float) -> list[str]:
         ("run", run["run_id"]),
         ("workflow", run["workflow"]),
         ("workspace", run["workspace"]),
-        ("status", run["status"] + (f": {run['reason']}" if run["reason"] else "")),
+        ("status", run["status"] + (f": {_reason(run)}" if _reason(run) else "")),
         ("step", run["step"]),
         ("iteration", run["iteration"]),
         ("started", f"{run['started_at']}, {_age(run['started_at'], now)} ago"),

@@ -56,12 +56,9 @@ class PlainLines:
         return [f"resumed {event.data.get('workflow', '')}, run {event.run_id}" + (f", which was {was}" if was else "")]
 
     def _ended(self, event: RunEvent) -> list[str]:
-        reason, limit = event.data.get("reason"), event.data.get("limit")
-        return [
-            f"{event.data.get('status', 'ended')}"
-            + (f": {reason}" if reason else "")
-            + (f" (limit: {limit})" if limit else "")
-        ]
+        status, reason, limit = event.data.get("status", "ended"), event.data.get("reason"), event.data.get("limit")
+        told = f": {reason}" if reason and reason != status else ""
+        return [f"{status}{told}" + (f" (limit: {limit})" if limit else "")]
 
     def _step_started(self, event: RunEvent) -> list[str]:
         data = event.data

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sidecar.signals.receipts import EndedProcess, State
 
 
-def close(opened: OpenRun, ending: Ending) -> None:
-    """End the run in the journal, then take the signals that this fulfils."""
+def close(opened: OpenRun, ending: Ending) -> Ending:
+    """End the run in the journal, then take the signals that this fulfils. The ending as it was journalled."""
     opened.gate.tick()
     ending = _with_late_reason(ending)
     told = {name: value for name, value in (("limit", ending.limit), ("waits", ending.waits)) if value}
@@ -36,6 +36,7 @@ def close(opened: OpenRun, ending: Ending) -> None:
         _consume(opened, signal, ending.status)
     if not _goes_on(opened, ending):
         _take_leftovers(opened, ending)
+    return ending
 
 
 def _with_late_reason(ending: Ending) -> Ending:

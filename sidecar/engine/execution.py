@@ -179,8 +179,7 @@ class Execution:
         if opened.lost is not None:
             raise opened.lost
         assert opened.ending is not None
-        close(opened, opened.ending)
-        return opened.ending
+        return close(opened, opened.ending)
 
     async def _turn(self, opened: OpenRun) -> None:
         greet(opened)

@@ -106,7 +106,11 @@ class Interpreter:
             if stands:
                 return action
             began = time.monotonic()
-            await self._do_in_time(thread, action)
+            try:
+                await self._do_in_time(thread, action)
+            except RunEnds:
+                self.ledger.pay()  # tasks that still run may be waited for until then
+                raise
             self.batches.begin(thread)
             if thread is self.image.main and self.ledger.since_checkpoint >= _CHECKPOINT_EVERY:
                 self.ledger.checkpoint(self.image.to_json)

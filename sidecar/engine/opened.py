@@ -18,6 +18,7 @@ from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.mcp_client.clients import McpClients
 from sidecar.engine.parallel import KIND, Batches
 from sidecar.engine.processes import Processes
+from sidecar.engine.record import repeats
 from sidecar.engine.record.image import Image, back_to_boundary
 from sidecar.engine.record.ledger import Ledger
 from sidecar.engine.record.replaying import replay
@@ -71,9 +72,16 @@ def load(owner: Owner, run: Run, definition: Definition | None = None) -> Image:
         return image
     try:
         # What was journalled belongs to the definition of then: only where the run stands is taken over.
-        return Image.restore(json.loads(json.dumps(image.to_json())), definition, owner.script)
+        changed = Image.restore(json.loads(json.dumps(image.to_json())), definition, owner.script)
     finally:
         image.spaces.close()
+    try:
+        events = owner.journal.events(run.run_id)
+        repeats.refuse(changed.main, {event.data["step"] for event in events if event.kind == kinds.STEP_COMPLETED})
+    except BaseException:
+        changed.spaces.close()
+        raise
+    return changed
 
 
 def _load(owner: Owner, run: Run) -> Image:

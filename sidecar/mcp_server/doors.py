@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 
 from sidecar import layout
+from sidecar.agents.bound_socket import bound
 from sidecar.errors import SidecarError
 from sidecar.mcp_server import transport_unix
 from sidecar.service.executor import Runs
@@ -73,7 +74,8 @@ async def of_daemon(
 
                 token = use_cases.project.settings.http_token
                 port = await tasks.start(transport_http.listen, server, *http, token, pages)
-                told(f"MCP at http://{http[0]}:{port}{transport_http.PATH}")
+                host = f"[{http[0]}]" if ":" in http[0] else http[0]
+                told(f"MCP at http://{host}:{port}{transport_http.PATH}")
                 if token is None:
                     told(
                         "every user of this machine can call that, and run workflows as you; http_token keeps them out"
@@ -90,7 +92,7 @@ async def of_daemon(
 async def _run_door(run_id: str, cases: Callable[[], UseCases], runs: Runs) -> AsyncIterator[None]:
     with ExitStack() as stack:
         try:
-            listening = stack.enter_context(transport_unix.bound(layout.run_socket(runs.owner.root, run_id)))
+            listening = stack.enter_context(bound(layout.run_socket(runs.owner.root, run_id)))
         except SidecarError as error:  # the run can do without
             runs.owner.report(f"the agents of run {run_id} cannot call back: {error}")
             yield

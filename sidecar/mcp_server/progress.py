@@ -164,10 +164,11 @@ class Sender:
         """Send until cancelled."""
         began = time.monotonic()
         while True:
-            with anyio.move_on_after(self._heartbeat_s):
+            with anyio.move_on_after(self._heartbeat_s) as silence:
                 await self._news.wait()
             self._news = anyio.Event()
-            if not self._waiting:
+            # News that came while others were sent went with them: that is no silence.
+            if silence.cancelled_caught and not self._waiting:
                 await self._send(self._story.heartbeat(time.monotonic() - began))
             while self._waiting:
                 await self._send(self._waiting.popleft())

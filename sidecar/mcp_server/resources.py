@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import stat
@@ -25,6 +24,7 @@ from sidecar import layout
 from sidecar.catalog import prompts
 from sidecar.errors import SidecarError
 from sidecar.model import run, ulid
+from sidecar.service import as_json
 from sidecar.signals import files, receipts
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ async def _part(site: Site, run_id: str, part: str | None, agent: str | None) ->
     if part == "state":
         return await site.service.state_read(run_id, None)
     if part == "receipts":
-        return {"receipts": _receipts(site.root, directory)}
+        (one,) = (await site.service.status(run_id))["runs"]
+        return {"receipts": _receipts(directory, [one.get("workspace"), layout.state_directory(site.root)], run_id)}
     return _end_of(os.path.join(directory, "run.log" if agent is None else f"agents/{agent}.log"))
 
 
@@ -117,9 +118,15 @@ def changed_by(event: RunEvent) -> set[str]:
     return changed
 
 
-def _receipts(root: str, directory: str) -> list[receipts.Receipt]:
-    where = [directory, layout.state_directory(root)]
-    found = [receipts.read(files.path_of(place, kind)) for place in where for kind in files.FILE_NAMES]
+def _receipts(directory: str, shared: list[str | None], run_id: str) -> list[receipts.Receipt]:
+    """What lies in the run's own directory, and where others are signalled too, what names the run."""
+    own = _lying_in(directory)
+    others = [receipt for place in shared if place for receipt in _lying_in(place)]
+    return [*own, *(one for one in others if any(outcome["run_id"] == run_id for outcome in one["runs"]))]
+
+
+def _lying_in(directory: str) -> list[receipts.Receipt]:
+    found = [receipts.read(files.path_of(directory, kind)) for kind in files.FILE_NAMES]
     return [receipt for receipt in found if receipt is not None]
 
 
@@ -145,5 +152,5 @@ def _end_of(path: str) -> str:
 
 
 def _contents(uri: str, value: Json | str) -> ReadResourceResult:
-    text, mime_type = (value, _TEXT) if isinstance(value, str) else (json.dumps(value, ensure_ascii=False), _JSON)
+    text, mime_type = (value, _TEXT) if isinstance(value, str) else (as_json.text(value), _JSON)
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=mime_type, text=text)])

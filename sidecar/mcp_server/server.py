@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
 from mcp.server.runner import serve_dual_era_loop
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
@@ -73,6 +74,17 @@ _CHANGED: dict[Lists, Callable[[], ServerEvent]] = {
 }
 
 
+class _Announcing(Server[Any]):
+    """Every handshake promises what is announced: the SDK's HTTP asks here for what it says, and takes no options."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *more: Any, **named: Any
+    ) -> InitializationOptions:
+        return super().create_initialization_options(
+            notification_options or NotificationOptions(True, True, True), *more, **named
+        )
+
+
 class McpServer:
     """The use cases of one project, served. Get one from `serving`."""
 
@@ -88,7 +100,6 @@ class McpServer:
         self._updated: set[str] = set()
         self._news = anyio.Event()
         self._duplex = self._protocol()
-        self._options = self._duplex.create_initialization_options(NotificationOptions(True, True, True))
 
     async def serve(self, source: ByteReceiveStream, sink: ByteSendStream) -> None:
         """Serve one client over the bytes of the stdio transport, until it goes away."""
@@ -105,9 +116,7 @@ class McpServer:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(connection.run)
                 tasks.start_soon(self._write, wire, tasks.cancel_scope)
-                await serve_dual_era_loop(
-                    self._duplex, wire.incoming, wire.outgoing, lifespan_state=connection, init_options=self._options
-                )
+                await serve_dual_era_loop(self._duplex, wire.incoming, wire.outgoing, lifespan_state=connection)
                 await wire.finish()
                 tasks.cancel_scope.cancel()
         finally:
@@ -166,7 +175,7 @@ class McpServer:
         scope.cancel()
 
     def _protocol(self, **more: Any) -> Server[Any]:
-        server: Server[Any] = Server(
+        server = _Announcing(
             "sidecar",
             version=__version__,
             title="sidecar",

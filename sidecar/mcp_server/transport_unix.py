@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
-from sidecar.agents import socket_path
-from sidecar.errors import SidecarError
+from sidecar.agents.bound_socket import bound
 from sidecar.mcp_server.descriptors import Input, Output
 
 if TYPE_CHECKING:
+    import socket
+
     from anyio.abc import TaskStatus
 
 logger = logging.getLogger(__name__)
@@ -30,22 +28,6 @@ async def listen(path: str, serve: Serve, *, task_status: TaskStatus[None] = any
     with bound(path) as listening:
         task_status.started()
         await accept(listening, serve)
-
-
-@contextmanager
-def bound(path: str) -> Iterator[socket.socket]:
-    """A socket that listens at the path. The file goes with it, unless somebody else's is there by then."""
-    try:
-        listening = socket_path.bind(path)
-    except OSError as error:
-        raise SidecarError(f"cannot listen on {path}: {error.strerror}") from None
-    ours = _identity(path)
-    try:
-        yield listening
-    finally:
-        listening.close()
-        if ours is not None and _identity(path) == ours:
-            os.unlink(path)
 
 
 async def accept(listening: socket.socket, serve: Serve) -> None:
@@ -82,11 +64,3 @@ async def _next(listening: socket.socket) -> socket.socket:
             continue
         connected.setblocking(True)
         return connected
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

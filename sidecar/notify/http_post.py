@@ -50,7 +50,7 @@ class Poster:
 
 def _posted(url: str, data: bytes, headers: Mapping[str, str]) -> str | None:
     """What went wrong, if anything did."""
-    from http.client import HTTPException  # noqa: PLC0415 - only for those who have it set
+    from http.client import HTTPException, InvalidURL  # noqa: PLC0415 - only for those who have it set
     from urllib import error, request  # noqa: PLC0415
 
     class Refusing(request.HTTPRedirectHandler):
@@ -60,14 +60,30 @@ def _posted(url: str, data: bytes, headers: Mapping[str, str]) -> str | None:
             return None
 
     opener = request.build_opener(Refusing)
-    wanted = request.Request(url, data, dict(headers), method="POST")  # noqa: S310 - the setting allows http and https
     try:
+        address, login = _apart(url)
+        wanted = request.Request(address, data, {**login, **headers}, method="POST")  # noqa: S310 - http or https
         with opener.open(wanted, timeout=_TIMEOUT_S) as answer:
             answer.read(1)
     except error.HTTPError as failed:
         return f"HTTP {failed.code} {failed.reason}"
     except error.URLError as failed:
         return str(failed.reason)
-    except (OSError, HTTPException, ValueError) as failed:
+    except (InvalidURL, ValueError):  # their texts quote the part that is wrong, and that may be the secret one
+        return "the address is not one that can be called"
+    except (OSError, HTTPException) as failed:
         return f"{type(failed).__name__}: {failed}".replace(url, "URL")
     return None
+
+
+def _apart(url: str) -> tuple[str, dict[str, str]]:
+    """The address without the name and password in it, which urllib takes for a host, and the header that has them."""
+    import base64  # noqa: PLC0415
+    from urllib import parse  # noqa: PLC0415
+
+    parts = parse.urlsplit(url)
+    login, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    header = base64.b64encode(parse.unquote(login).encode()).decode()
+    return parts._replace(netloc=host).geturl(), {"Authorization": f"Basic {header}"}

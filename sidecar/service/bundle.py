@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sidecar.store.journal import Run
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/\s\"']*:[^/\s\"']*(?=@)")  # the name and password in an address, whosever it is
 _SHORTEST = 6
 _RUNS = 50
 _RUNS_WITH_LOGS = 5
@@ -68,7 +69,8 @@ async def pack(root: str, environment: Mapping[str, str]) -> bytes:
         "files.txt": "".join(_listed(layout.state_directory(root))),
         **dict(_logs(root)),
     }
-    return _archive({name: mask.masked_text(text).encode("utf-8", "replace") for name, text in parts.items()})
+    hidden = {name: _LOGIN.sub(config.MASK, mask.masked_text(text)) for name, text in parts.items()}
+    return _archive({name: text.encode("utf-8", "replace") for name, text in hidden.items()})
 
 
 def _secrets(root: str, settings: Settings, environment: Mapping[str, str]) -> set[str]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 _COMPACT_EVERY_S = 3600.0
+_PLACE_EVERY_S = 2.0
 # What is made once, for all runs: the rest is looked up whenever it is needed.
 _AT_START = ("watcher", "containment", "projects", "http_token", "otlp_endpoint", "otlp_headers")
 _LEFT = ("running", "interrupted")  # the first: though nobody holds it, since its owner died
@@ -50,6 +51,7 @@ class Daemon:
         self._serve = serve
         self._report = report
         self._ending = anyio.Event()
+        self._lost: SidecarError | None = None
         self._executor: LocalExecutor | None = None
         self._use_cases: UseCases | None = None
         self.begun = anyio.Event()  # it serves now, or never will
@@ -100,7 +102,7 @@ class Daemon:
             self.begun.set()
 
     async def _serve_project(self, project: Project) -> None:
-        with daemon_lock(project.root):
+        with daemon_lock(project.root) as is_ours:
             async with (
                 Owner(project.root, project.settings, project.environment, self._report) as owner,
                 anyio.create_task_group() as executions,
@@ -111,6 +113,7 @@ class Daemon:
                 async with self._serve(use_cases, runs), anyio.create_task_group() as beside:
                     await beside.start(IdleWatch(owner).run)  # first: what is aborted is not resumed
                     beside.start_soon(self._compact, owner)
+                    beside.start_soon(self._keep_place, is_ours)
                     await beside.start(take_over, project.root, executor.begin)
                     self.begun.set()  # a run that cannot be resumed quickly keeps nobody waiting
                     await self._resume(owner, executor)
@@ -120,6 +123,17 @@ class Daemon:
                     beside.cancel_scope.cancel()
                     with anyio.CancelScope(shield=True):
                         await executor.interrupt()
+        if self._lost is not None:
+            raise self._lost
+
+    async def _keep_place(self, is_ours: Callable[[], bool]) -> None:
+        """End when the place was taken away, by `git clean` for one: nobody finds us there, and another daemon, which
+        whoever keeps us running starts then, would serve the project beside us."""
+        while is_ours():  # noqa: ASYNC110 - nobody tells of it
+            await anyio.sleep(_PLACE_EVERY_S)
+        path = layout.daemon_lock(self._project.root)
+        self._lost = SidecarError(f"{path} was removed or replaced; a daemon that is started now will do")
+        self.end()
 
     async def _resume(self, owner: Owner, executor: LocalExecutor) -> None:
         for run in reversed(owner.journal.runs(statuses=_LEFT)):
@@ -155,8 +169,8 @@ def _is_resumed(root: str, run: Run) -> bool:
 
 
 @contextmanager
-def daemon_lock(root: str) -> Iterator[None]:
-    """The right to be the project's daemon, as long as this process lives at most."""
+def daemon_lock(root: str) -> Iterator[Callable[[], bool]]:
+    """The right to be the project's daemon, as long as this process lives at most, and the file is the one we hold."""
     path = layout.daemon_lock(root)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -170,6 +184,13 @@ def daemon_lock(root: str) -> Iterator[None]:
             holder = os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
             raise SidecarError(f"{root} has a daemon already: process {holder}") from None
         os.ftruncate(file, os.pwrite(file, b"%d\n" % os.getpid(), 0))
-        yield
+        yield lambda: _is_at(path, file)
     finally:
         os.close(file)
+
+
+def _is_at(path: str, file: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(file))
+    except OSError:
+        return False

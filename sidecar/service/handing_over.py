@@ -17,6 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from sidecar import layout
 from sidecar.agents import detach, socket_path
+from sidecar.agents.bound_socket import bound
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -74,17 +75,10 @@ async def hand_over(
 
 async def take_over(root: str, begin: Begin, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """The daemon's side, until cancelled: `begin` starts what is asked for. The caller is the project's daemon."""
-    path = layout.handover_socket(root)
-    try:
-        listening = socket_path.bind(path)
-    except OSError as error:
-        raise SidecarError(f"cannot listen on {path}: {error.strerror}") from None
-    try:
+    with bound(layout.handover_socket(root)) as listening:
         async with await SocketListener.from_socket(listening) as listener:
             task_status.started()
             await listener.serve(lambda stream: _answered(stream, begin))
-    finally:
-        os.unlink(path)  # ours: we hold the daemon's lock
 
 
 async def _answered(stream: ByteStream, begin: Begin) -> None:

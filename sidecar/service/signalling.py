@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from sidecar.signals.targets import Target
 
 Json = dict[str, Any]
+_LIES_THERE = (
+    "nothing is executed there now: the next run that begins or goes on there is stopped before its first step; "
+    "`cancel` takes this back"
+)
 
 
 def target(project: Project, workspace: str | None, run_id: str | None) -> Target:
@@ -30,14 +34,17 @@ def write(kind: Kind, to: Target, reason: str) -> Json:
     """Write it; who is there to hear it."""
     signed = trailers.signed()
     path = files.write(to.directory, kind, reason, signed, inside=to.inside)
-    return {
+    live = to.live_runs()
+    told: Json = {
         "success": True,
         "signal": kind,
         "path": path,
         "signal_id": signed.signal_id,
         "reason": reason,
-        "runs": to.live_runs(),
+        "runs": live,
     }
+    # An agent that stops what is over already would otherwise wonder why the next run does nothing.
+    return {**told, "message": _LIES_THERE} if kind == "stop" and not live else told
 
 
 def cancel(of: Target) -> Json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,16 @@ def test_print_shows_the_unit_and_writes_nothing(scope: str, project: Path) -> N
     assert sorted(Path(os.environ["HOME"]).rglob("*")) == before
     person = [line for line in result.stdout.splitlines() if line.startswith("User=")]
     assert person == ([f"User={pwd.getpwuid(project.stat().st_uid).pw_name}"] if scope == "--system" else [])
+
+
+def test_what_is_shown_to_be_typed_means_the_unit_when_a_shell_reads_it(project: Path) -> None:
+    *_, start = run("install", "--user", "--print").stderr.splitlines()
+    assert shlex.split(start)[-1] == f"sidecar@{escaped(project)}.service"
+    unit = Path(os.environ["HOME"], ".config", "systemd", "user", f"sidecar@{escaped(project)}.service")
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    shown = [shlex.split(line) for line in run("uninstall", "--user", "--print").stdout.splitlines()]
+    assert ["rm", str(unit)] in shown
 
 
 @with_systemd

@@ -39,10 +39,12 @@ HIDDEN = [
     "variable-of-db",
     "secret-of-the-detached-run",
     "this prompt is nobody's business",
+    "pass@word",
 ]
 WORKFLOW = {
     "steps": [
         {"type": "user_message", "message": "a key: a-token-that-no-setting-names, secret-of-the-detached-run"},
+        {"type": "user_message", "message": "cannot reach postgres://bob:pass@word@db.example:5432/x"},
         {"type": "shell_command", "command": 'echo "this prompt is nobody\'s business"'},
     ]
 }
@@ -94,7 +96,9 @@ def test_a_bundle_holds_no_secret(project: Path) -> None:
     for name, text in found.items():
         for secret in HIDDEN:
             assert secret not in text, (name, secret)
-    assert "a key: ********, ********" in found[f"logs/{run.run_id}/run.log"]
+    log = found[f"logs/{run.run_id}/run.log"]
+    assert "a key: ********, ********" in log
+    assert "cannot reach postgres://********@db.example:5432/x" in log
 
 
 def test_a_bundle_tells_what_a_report_needs_and_is_for_its_owner_alone(project: Path) -> None:
@@ -109,7 +113,7 @@ def test_a_bundle_tells_what_a_report_needs_and_is_for_its_owner_alone(project: 
         "from": str(project / ".swissarmyhammer" / "config.yaml"),
     }
     (run,) = json.loads(found["journal.json"])
-    assert (run["workflow"], run["status"], run["events"]["step_completed"]) == ("w", "completed", 2)
+    assert (run["workflow"], run["status"], run["events"]["step_completed"]) == ("w", "completed", 3)
     assert "sidecar.db" in found["files.txt"]
     again = sidecar(project, "support-bundle", "-o", "b.tar.gz")
     assert again.returncode == 2

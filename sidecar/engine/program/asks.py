@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from sidecar.model import duration
@@ -92,5 +93,5 @@ def _fits(field: FieldName, answer: Json) -> tuple[bool, str]:
 
 
 def _shown(answer: Json) -> str:
-    shown = repr(answer)
+    shown = repr(answer) if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     return shown if len(shown) <= 64 else shown[:64] + "…"

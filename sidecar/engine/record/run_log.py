@@ -98,7 +98,8 @@ def _resumed(data: dict[str, Any]) -> str:
 
 def _ended(data: dict[str, Any]) -> str:
     limit = f" (limit: {data['limit']})" if data.get("limit") else ""
-    return f"{data.get('status')}{_behind(data.get('reason'))}{limit}"
+    reason = data.get("reason") if data.get("reason") != data.get("status") else None
+    return f"{data.get('status')}{_behind(reason)}{limit}"
 
 
 def _step_started(data: dict[str, Any]) -> str:

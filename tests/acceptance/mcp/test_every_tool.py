@@ -210,6 +210,32 @@ async def test_a_bad_call_of_any_tool_is_a_tool_error_in_words(house: House, era
 
 
 @pytest.mark.anyio
+async def test_the_receipts_of_a_run_are_those_of_its_workspace_too(house: House, era: str) -> None:
+    async with house.client(era) as client:
+        (house.own / "workspaces" / "ws" / ".stop").touch()
+        stopped = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
+        other = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
+        assert (stopped["status"], other["status"]) == ("stopped", "completed")
+        told = {}
+        for run_id in (stopped["run_id"], other["run_id"]):
+            read = await client.read_resource(f"sidecar://runs/{run_id}/receipts")
+            told[run_id] = json.loads(read.contents[0].text)["receipts"]  # type: ignore[union-attr]
+    (receipt,) = told[stopped["run_id"]]
+    assert receipt["runs"] == [{"run_id": stopped["run_id"], "status": "stopped"}]
+    assert told[other["run_id"]] == []
+
+
+@pytest.mark.anyio
+async def test_a_stop_where_nothing_is_executed_says_whom_it_will_stop(house: House, era: str) -> None:
+    async with house.client(era) as client:
+        lies_there = await _called(client, "stop", {"workspace": "ws"})
+        assert "the next run that begins or goes on there is stopped" in lies_there["message"]
+        assert (await _called(client, "stop", {"workspace": "ws", "cancel": True}))["cancelled"]
+        run = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
+    assert run["status"] == "completed"
+
+
+@pytest.mark.anyio
 async def test_a_finished_run_is_read_and_never_changed(house: House, era: str) -> None:
     async with house.client(era) as client:
         done = await _called(client, "flow", {"flow_name": "quick"})

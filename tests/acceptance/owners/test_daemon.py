@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -46,6 +47,28 @@ def test_a_project_has_one_daemon(project: Project) -> None:
     assert daemon.end() == 0
     assert not (project.own / "sidecar.sock").exists()
     assert not (project.own / "handover.sock").exists()
+
+
+def test_a_daemon_whose_place_is_taken_away_ends_and_so_do_its_agents(working: Project) -> None:
+    """As `git clean` does it. Whoever keeps it running starts another, which is found."""
+    daemon = working.daemon()
+    working.detached("work")
+    agent = psutil.Process(int(working.until_file("begun").read_text()))
+    shutil.rmtree(working.own)
+    assert daemon.process.wait(DEADLINE_S) == 2
+    assert "was removed or replaced; a daemon that is started now will do" in daemon.said
+    assert not agent.is_running()
+    assert not working.own.exists()
+
+
+def test_a_daemon_whose_lock_was_removed_makes_way_for_another_and_leaves_its_sockets_alone(working: Project) -> None:
+    first = working.daemon()
+    (working.own / "sidecar.lock").unlink()
+    second = working.daemon()
+    assert first.process.wait(DEADLINE_S) == 2
+    assert working.owner(working.detached("work")) == second.process.pid
+    (working.root / "go").touch()
+    assert second.end() == 0
 
 
 @pytest.mark.anyio
@@ -300,11 +323,12 @@ async def test_it_survives_what_clients_do(working: Project) -> None:
 
 
 @pytest.mark.anyio
-async def test_http_is_served_too_and_beyond_this_machine_only_with_a_token(project: Project) -> None:
+@pytest.mark.parametrize("place", ["0", "[::1]:0"])
+async def test_http_is_served_too_and_beyond_this_machine_only_with_a_token(project: Project, place: str) -> None:
     project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
     assert "needs a token" in project.run("daemon", "--http", "0.0.0.0:0", code=2)
     assert "takes HOST:PORT" in project.run("daemon", "--http", "here", code=2)
-    daemon = project.daemon("--http", "0")
+    daemon = project.daemon("--http", place)
     (address,) = re.findall(r"MCP at ([^\s\"]+)", daemon.said)
     with anyio.fail_after(DEADLINE_S):
         async with Client(streamable_http_client(address)) as client:

@@ -176,6 +176,20 @@ def test_json_events_are_a_line_each_in_order(greeting: Flows) -> None:
     assert run["state"]["said"] == "you 1 false"
 
 
+def test_numbers_that_json_has_no_word_for_are_null_to_programs(flows: Flows) -> None:
+    update = {"type": "state_update", "path": "raw.n", "value": "{{ [0 / 0, 1 / 0, 1] }}"}
+    again = {"type": "foreach", "items": "{{ n }}", "body": [{"type": "user_message", "message": "{{ item }}"}]}
+    flows.workflow("odd", update, again, default_state={"raw": {"n": None}})
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    run = json.loads(flows.run("flow", "run", "odd", "--json")[1], parse_constant=refuse)
+    assert (run["state"]["n"], run["messages"]) == ([None, None, 1], ["NaN", "Infinity", "1"])
+    lines = flows.run("flow", "run", "odd", "--json-events")[1].splitlines()
+    assert len([json.loads(line, parse_constant=refuse) for line in lines]) > 3
+
+
 def test_a_failing_step_is_exit_2_and_says_how_to_go_on(flows: Flows) -> None:
     flows.workflow("failing", {"id": "bad", "type": "shell_command", "command": "echo oh no >&2; exit 4"})
     code, out, err = flows.run("flow", "run", "failing")
@@ -191,6 +205,19 @@ def test_a_limit_is_exit_3(flows: Flows) -> None:
     run = flows.json("flow", "run", "limited", "--json", code=3)
     assert (run["status"], run["limit"]) == ("failed", "max_iterations")
     assert flows.lines("ran") == ["0", "1"]
+
+
+def test_who_has_reached_a_limit_is_told_how_to_go_on_and_can(flows: Flows) -> None:
+    flows.touch("go")
+    content = yaml.safe_load((flows.state / "workflows" / "counting.yaml").read_text())
+    flows.workflow("limited", **content, limits={"max_iterations": 2})
+    code, _, err = flows.run("flow", "run", "limited", "-q")
+    run_id = flows.runs()[0].run_id
+    way = f"to go on: sidecar resume {run_id} --with-changes once the workflow allows more, or a new run\n"
+    assert (code, err.endswith(way)) == (3, True)
+    flows.workflow("limited", **content, limits={"max_iterations": 3})
+    assert flows.run("resume", run_id, "-q", "--with-changes")[0] == 0
+    assert flows.lines("ran") == ["0", "1", "2"]
 
 
 # --- a reader that is slow, or gone
@@ -221,6 +248,37 @@ def test_a_reader_that_has_gone_ends_no_run(flows: Flows) -> None:
 # --- Ctrl-C and SIGTERM
 
 
+@pytest.mark.parametrize("arguments", [("flow", "run", "short"), ("status",), ("flow", "list")])
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_streams_that_the_caller_has_closed_change_nothing(
+    flows: Flows, arguments: tuple[str, ...], closed: tuple[int, ...]
+) -> None:
+    flows.workflow("short", {"type": "shell_command", "command": "echo done >> ran"})
+
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    code, _, err = flows.finished(flows.start(*arguments, preexec_fn=close))
+    assert (code, err) == (0, "")
+    if arguments == ("flow", "run", "short"):
+        assert flows.lines("ran") == ["done"]
+
+
+def test_output_that_cannot_be_written_is_told_in_one_line(flows: Flows) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        code, _, err = flows.finished(flows.start("flow", "list", stdout=full))
+    assert (code, err) == (2, "sidecar: cannot write: No space left on device\n")
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "sidecar.db"])
+def test_a_server_that_cannot_begin_says_why_in_one_line(flows: Flows, file: str) -> None:
+    (flows.state / file).write_text("kill_after_s: [\n")
+    code, out, err = flows.run("serve")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"sidecar: {flows.state / file}")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_first_signal_ends_the_agents_and_the_run_can_be_resumed(flows: Flows, number: int, code: int) -> None:
     process = flows.start("flow", "run", "counting", "--json")
@@ -229,6 +287,9 @@ def test_a_first_signal_ends_the_agents_and_the_run_can_be_resumed(flows: Flows,
     out = process.communicate(timeout=60)[0]
     run = json.loads(out)
     assert (process.returncode, run["status"]) == (code, "interrupted")
+    shown = "".join(flows.run(*words)[1] for words in (("status",), ("status", run["run_id"]), ("logs", run["run_id"])))
+    lines = [line for line in shown.splitlines() if "interrupted" in line]
+    assert [line.count("interrupted") for line in lines] == [1, 1, 1, 1]  # it is its own reason
     flows.touch("go")
     assert flows.json("resume", run["run_id"][:12], "--json")["status"] == "completed"
     assert flows.lines("ran") == ["0", "0", "1", "2"]

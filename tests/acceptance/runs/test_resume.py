@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.acceptance.runs.conftest import Flows
 
@@ -53,6 +55,15 @@ def test_a_stop_by_touch_ends_after_the_iteration_and_resume_does_the_rest(flows
         f"run {run['run_id']} was completed before: nothing is done again\n",
         "",
     )
+
+
+def test_nothing_in_a_signals_reason_acts_on_the_terminal(flows: Flows) -> None:
+    flows.workflow("short", {"type": "user_message", "message": "hi"})
+    (flows.state / ".stop").write_text("red \x1b[31malert\x07\nand a second line")
+    _, *told = flows.run("flow", "run", "short", "-q")
+    assert ["red alert and a second line" in text for text in told] == [True, True]
+    assert [len(text.splitlines()) for text in told] == [1, 1]
+    assert not {"\x1b", "\x07"} & set("".join(told))
 
 
 def test_an_abort_ends_a_deaf_agent_with_all_that_it_started(flows: Flows) -> None:
@@ -138,7 +149,7 @@ def test_a_redirect_has_the_step_done_again_with_the_text(flows: Flows) -> None:
     assert ended == ["redirect", "exited"]
     code, _, err = flows.run("redirect", run_id, "In red.")
     assert code == 2
-    assert "is completed: there is no agent of ours to redirect" in err
+    assert err.endswith("is completed: there is no agent of ours to redirect\n")
 
 
 def test_a_run_that_is_executed_cannot_be_resumed_beside(flows: Flows) -> None:
@@ -188,6 +199,32 @@ def test_changes_are_refused_where_the_step_is_gone_at_which_the_run_stands(flow
     assert (code, flows.runs()[0].status) == (2, "failed")
     assert err.count("\n") == 1
     assert "second" in err
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        {"type": "shell_command", "command": "echo moved >> ran"},
+        {"type": "user_message", "message": "hi"},
+        {"type": "foreach", "items": [1], "body": [{"type": "shell_command", "command": "echo moved >> ran"}]},
+        {"type": "conditional", "condition": "{{ true }}", "then": [{"type": "user_message", "message": "hi"}]},
+        {"type": "parallel_foreach", "items": [1], "sub_agent_task": "one"},
+    ],
+    ids=lambda moved: moved["type"],
+)
+def test_changes_are_refused_where_a_step_that_was_done_would_come_again(flows: Flows, moved: dict[str, Any]) -> None:
+    moved = {"id": "moved", **moved}
+    tasks = {"one": {"steps": [{"type": "shell_command", "command": "echo moved >> ran"}]}}
+    stuck = {"id": "stuck", "type": "shell_command", "command": "[ -e on ]"}
+    flows.workflow("pair", moved, stuck, sub_agent_tasks=tasks)
+    assert flows.run("flow", "run", "pair", "-q")[0] == 2
+    run_id = flows.runs()[0].run_id
+    flows.touch("on")
+    flows.workflow("pair", stuck, moved, sub_agent_tasks=tasks)
+    code, _, err = flows.run("resume", run_id, "-q", "--with-changes")
+    assert (code, flows.runs()[0].status) == (2, "failed")
+    assert "step 'moved', which the run has done, stands behind the step where the run is now" in err
+    assert flows.run("resume", run_id, "-q")[0] == 0
 
 
 def test_a_workflow_whose_file_is_gone_does_not_keep_a_run_from_going_on(flows: Flows) -> None:

@@ -25,6 +25,7 @@ from mcp.types import (
 )
 
 from sidecar import layout
+from sidecar.model import ulid
 from sidecar.model.run import RUN_STARTED, STEP_COMPLETED, RunEvent
 
 if TYPE_CHECKING:
@@ -179,6 +180,11 @@ async def test_a_run_its_state_its_logs_and_its_receipts_can_be_read(served: Ser
             "removed": True,
         }
         await anyio.Path(directory, ".abort.receipt.json").write_text(json.dumps(receipt))
+        # One to all runs of the project, and one that came before this run was there.
+        shared = {**receipt, "signal_id": "2", "runs": [{"run_id": run_id, "status": "aborted"}]}
+        foreign = {**receipt, "signal_id": "3", "runs": [{"run_id": ulid.new(), "status": "stopped"}]}
+        for name, content in ((".abort", shared), (".stop", foreign)):
+            await anyio.Path(served.root, ".swissarmyhammer", f"{name}.receipt.json").write_text(json.dumps(content))
         uri = f"sidecar://runs/{run_id}"
         listed = [resource.uri for resource in (await client.list_resources()).resources]
         assert listed == ["sidecar://runs", uri]
@@ -191,7 +197,7 @@ async def test_a_run_its_state_its_logs_and_its_receipts_can_be_read(served: Ser
         log = await _read(client, f"{uri}/agents/1/log")
         assert set(log) == {"\n"}
         assert len(log) <= 256 * 1024
-        assert json.loads(await _read(client, f"{uri}/receipts")) == {"receipts": [receipt]}
+        assert json.loads(await _read(client, f"{uri}/receipts")) == {"receipts": [receipt, shared]}
         assert json.loads(await _read(client, "sidecar://workflows/build"))["name"] == "build"
         assert (await _read(client, "sidecar://prompts/greet")).startswith("Greet {{ who }}")
 
@@ -202,6 +208,7 @@ async def test_a_run_its_state_its_logs_and_its_receipts_can_be_read(served: Ser
     [
         "sidecar://runs/01JC0000000000000000000000",
         "sidecar://runs/01JC0000000000000000000000/log",
+        "sidecar://runs/01JC0000000000000000000000/receipts",
         "sidecar://runs/..%2f..%2fetc/log",
         "sidecar://runs/../log",
         "sidecar://runs/../../log",

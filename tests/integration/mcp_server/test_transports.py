@@ -23,6 +23,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from sidecar.agents import socket_path
+from sidecar.agents.bound_socket import bound
 from sidecar.errors import SidecarError
 from sidecar.mcp_server import transport_http, transport_unix
 
@@ -186,14 +187,14 @@ def test_a_dead_socket_is_replaced_and_anything_else_is_left_alone(tmp_path: Pat
         pass
     path.unlink()
     path.write_text("precious")
-    with pytest.raises(SidecarError, match="not a socket is in the way"), transport_unix.bound(str(path)):
+    with pytest.raises(SidecarError, match="not a socket is in the way"), bound(str(path)):
         pass
     assert path.read_text() == "precious"
 
 
 def test_a_socket_that_somebody_else_put_there_meanwhile_stays(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    with transport_unix.bound(str(path)):
+    with bound(str(path)):
         path.unlink()
         theirs = socket_path.bind(str(path))
     assert path.exists()
@@ -238,7 +239,7 @@ async def test_garbage_on_one_connection_is_nobody_elses_affair(
 
 
 @pytest.mark.anyio
-async def test_half_a_character_is_taken_and_given_without_harm(served: Served) -> None:
+async def test_what_not_every_reader_takes_is_taken_and_given_without_harm(served: Served) -> None:
     def call(number: int, **arguments: Any) -> bytes:
         params = {"name": "workflow_test_transformation", "arguments": arguments}
         request = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
@@ -248,14 +249,17 @@ async def test_half_a_character_is_taken_and_given_without_harm(served: Served) 
         await stream.send(json.dumps(INITIALIZE).encode() + b"\n")
         await stream.send(call(2, transform="x", input={"a": "\ud83d", "\udc00": ["b"]}))
         await stream.send(call(3, transform="half", input={}))
+        await stream.send(call(4, transform="odd", input={}))
         heard = b""
         with anyio.fail_after(DEADLINE_S):
-            while heard.count(b"\n") < 3:
+            while heard.count(b"\n") < 4:
                 heard += await stream.receive()
     answers = {message["id"]: message["result"] for message in map(json.loads, heard.splitlines())}
     assert answers[2]["structuredContent"]["output"] == {"a": "?", "?": ["b"]}
     assert answers[3]["structuredContent"]["output"] == {"?": 1}
-    assert json.loads(answers[3]["content"][0]["text"]) == answers[3]["structuredContent"]
+    assert answers[4]["structuredContent"]["output"] == [None, None]
+    for number in (3, 4):
+        assert json.loads(answers[number]["content"][0]["text"]) == answers[number]["structuredContent"]
 
 
 @pytest.mark.anyio
@@ -368,6 +372,17 @@ async def test_a_session_over_http_hears_of_new_workflows(served: Served, eventu
                 number += 1
                 (served.root / ".swissarmyhammer" / "workflows" / f"new-{number}.yaml").write_text("steps: []")
                 await anyio.sleep(0.3)
+
+
+@pytest.mark.anyio
+async def test_every_handshake_promises_what_is_announced(served: Served) -> None:
+    """A client need not listen to what the server did not say it would announce."""
+    async with over_http(served) as url, Client(url, mode="legacy") as by_http, served.client("legacy") as by_socket:
+        for client in (by_http, by_socket):
+            offered = client.server_capabilities
+            for announced in (offered.tools, offered.prompts, offered.resources):
+                assert announced is not None
+                assert announced.list_changed
 
 
 @pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import socket
@@ -33,6 +34,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.logins: list[str | None] = []
         self.url = ""
 
     async def holds(self, count: int) -> None:
@@ -48,6 +50,7 @@ def serving(code: int = 200) -> Iterator[Inbox]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            inbox.logins.append(self.headers["Authorization"])
             inbox.texts.append(json.loads(body)["text"])
             self.send_response(code)
             self.send_header("Location", "http://127.0.0.1:1/elsewhere")
@@ -150,6 +153,28 @@ async def test_whoever_cannot_be_told_is_reported_with_the_reason(
     async with owner, telling(owner) as hear:
         hear(completed())
     assert [why in line for line in reports.lines] == [True]
+
+
+async def test_a_name_and_password_in_an_address_log_in_there(tmp_path: Path) -> None:
+    with serving() as inbox:
+        url = inbox.url.replace("//", "//bot:pass%20word@")
+        owner, reports = owner_with(tmp_path, {"type": "webhook", "url": url})
+        async with owner, telling(owner) as hear:
+            hear(completed())
+            await inbox.holds(1)
+    assert inbox.logins == ["Basic " + base64.b64encode(b"bot:pass word").decode()]
+    assert reports.lines == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://bot:hidden@127.0.0.1:0x1/", "http://127.0.0.1:1/hidden topic", "http://[hidden/", "http://hidden:x/"],
+)
+async def test_an_address_that_cannot_be_called_is_not_quoted(tmp_path: Path, address: str) -> None:
+    owner, reports = owner_with(tmp_path, {"type": "webhook", "url": address})
+    async with owner, telling(owner) as hear:
+        hear(completed())
+    assert reports.lines == ["notifications by webhook do not arrive: the address is not one that can be called"]
 
 
 async def test_a_redirection_is_not_followed(tmp_path: Path) -> None:

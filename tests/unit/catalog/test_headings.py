@@ -95,6 +95,12 @@ def test_a_broken_file_is_told_every_time_and_hides_no_other(tmp_path: Path) -> 
         assert "broken.yaml:1: " in problems[0]
 
 
+def test_a_file_with_many_mistakes_takes_one_line_of_a_list(tmp_path: Path) -> None:
+    define(tmp_path, "broken", "stepz: []\nlimit: 3\ninput: {}\n")
+    _, problems = headings.rows(str(tmp_path), "project")
+    assert [problem.partition(" (")[2] for problem in problems] == ["and 3 more: sidecar validate broken)"]
+
+
 def test_another_sidecar_reads_for_itself(tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     define(tmp_path, "one", "steps: []\n")
     headings.rows(str(tmp_path), "project")

@@ -161,9 +161,10 @@ def test_a_while_inside_a_foreach_leaves_the_item_and_counts_in_loop_also_for_it
     assert play.scopes == [{"item": "p", "index": 0, "loop": {"index": index}} for index in (0, 1)]
 
 
-def test_items_that_are_no_list_are_an_error_of_the_step() -> None:
-    play = Play(part({"type": "foreach", "id": "f", "items": "{{ x }}", "body": []}), {"f.items": "abc"})
-    assert play.to_the_end().message == "`items` of step 'f' has to be a list, not 'abc'"
+@pytest.mark.parametrize(("items", "shown"), [("abc", "'abc'"), (None, "null"), ({"a": True}, '{"a": true}')])
+def test_items_that_are_no_list_are_an_error_of_the_step(items: Any, shown: str) -> None:
+    play = Play(part({"type": "foreach", "id": "f", "items": "{{ x }}", "body": []}), {"f.items": items})
+    assert play.to_the_end().message == f"`items` of step 'f' has to be a list, not {shown}"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,3 +134,25 @@ async def test_silence_is_broken_by_signs_of_life() -> None:
             tasks.cancel_scope.cancel()
     assert {note.kind for note in beats} == {"heartbeat"}
     assert beats[0].message == "Running workflow: w in state: plan (0 s)"
+
+
+@pytest.mark.anyio
+async def test_news_that_comes_while_other_news_is_sent_is_no_silence() -> None:
+    sent: list[str] = []
+    second = Note("state_complete", 2.0, "second", {})
+
+    async def send(note: Note) -> None:
+        sent.append(note.message)
+        if note.message == "first":
+            sender.hear([second])
+        await anyio.lowlevel.checkpoint()
+
+    sender = Sender(Story(Plan("w", {}, STATES)), send)
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sender.run)
+            sender.hear([Note("state_start", 1.0, "first", {})])
+            await sender.flush()
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    assert sent == ["first", "second"]

@@ -77,3 +77,19 @@ async def test_two_effects_in_a_row_need_one_transaction_between_them(
     assert [kind for kind, _ in told] == ["step_started", "step_completed"] * 5
     moments = [at for _, at in told]  # what is journalled together has one time
     assert moments[1:-1:2] == moments[2::2]
+
+
+async def test_it_is_on_the_disk_while_a_stop_waits_for_tasks_that_still_run(world: World) -> None:
+    world.file("items", "")
+    task = {"steps": [{"type": "shell_command", "command": "until [ -e {{ item }} ]; do sleep 0.01; done"}]}
+    apart = {"type": "parallel_foreach", "items": ["items", "later"], "sub_agent_task": "t", "wait_for_all": False}
+    stop = {"id": "done", "type": "shell_command", "command": 'touch ".swissarmyhammer/runs/$SIDECAR_RUN_ID/.stop"'}
+    steps = [apart, stop, {"id": "next", "type": "shell_command", "command": "true"}]
+    run_id = world.create(world.workflow("apart", {"steps": steps, "sub_agent_tasks": {"t": task}}))
+    async with world.running(run_id) as endings:
+        await world.heard("step_completed", run_id, step="done")
+        with open_database(str(world.root)) as database:
+            assert {step.key: step.status for step in Steps(database).steps(run_id)}["done"] == "completed"
+        assert endings == []
+        world.file("later", "")
+    assert [ending.status for ending in endings] == ["stopped"]

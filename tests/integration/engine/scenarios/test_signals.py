@@ -65,6 +65,17 @@ async def test_a_stop_lets_the_iteration_complete_and_the_rest_is_resumed(world:
     ]
 
 
+async def test_a_reason_that_came_after_the_file_is_that_of_the_end_everywhere(world: World) -> None:
+    late = "trap 'echo late > .swissarmyhammer/.abort; exit 1' TERM; echo up >> marks; while :; do sleep 0.01; done"
+    run_id = world.create(world.workflow("late", {"steps": [shell("work", late)]}))
+    async with world.running(run_id) as endings:
+        await world.until_lines("marks", 1)
+        world.file(".swissarmyhammer/.abort", "")
+    assert (endings[0].status, endings[0].reason) == ("aborted", "late")
+    assert world.owner.journal.run(run_id).reason == "late"
+    assert world.receipt("abort", world.place("project", run_id))["reason"] == "late"
+
+
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_stop_ends_a_run_that_an_agent_drives_at_its_boundary(world: World, place: str) -> None:
     world.workspace("desk")

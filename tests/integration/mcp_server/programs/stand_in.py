@@ -214,7 +214,7 @@ class StandIn:
         return {"current_step": None, "step_history": []}
 
     async def test_transformation(self, transform: str, input: Any, context: Json | None) -> Json:  # noqa: A002
-        output = {"\ud83d": 1} if transform == "half" else input
+        output = {"half": {"\ud83d": 1}, "odd": [float("nan"), float("inf")]}.get(transform, input)
         return {"success": True, "output": output, "execution_time_ms": 0.1}
 
     async def explain_plan(self, workflow: str, inputs: Json) -> Json:
