@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from sidecar.display.progress import Progress
 from sidecar.display.tty import can_show_panel
-from sidecar.model.run import RunEvent
 from sidecar.service import workspaces
 
 if TYPE_CHECKING:
@@ -34,6 +33,6 @@ def panel(journal: Journal, run_id: str, *, keys: bool) -> Panel:
     )
     if run.start:  # what it took and cost before counts; what it said then was read then
         for event in journal.events(run_id):
-            progress.hear(RunEvent(event.run_id, event.kind, event.at, event.data, event.seq))
+            progress.hear(event.told)
         progress.notes.clear()
     return Panel(progress, keys=keys)

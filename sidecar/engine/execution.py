@@ -141,7 +141,7 @@ class Execution:
                 journal.begin(self.run_id, {"workflow": run.workflow, "was": run.status})
             journal.end(self.run_id, "failed", reason=str(error))
         for event in journal.events(self.run_id, after=last):
-            self._hear(RunEvent(event.run_id, event.kind, event.at, event.data, event.seq))
+            self._hear(event.told)
         return Ending("failed", str(error))
 
     def _open(self, run: Run, leftovers: frozenset[str]) -> OpenRun:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Driver = Literal["server", "agent"]
 Status = Literal["pending", "running", "paused", "completed", "failed", "aborted", "stopped", "interrupted"]
@@ -39,12 +38,11 @@ SAID = "said"  # agent_id, stream, lines: never journalled, the log has it
 ACTIVITY = "activity"  # agent_id, what an agent does now: never journalled
 
 
-@dataclass(frozen=True, slots=True)
-class RunEvent:
+class RunEvent(NamedTuple):
     """One thing that happened in a run. `seq` is its place in the journal, 0 for what is not kept there."""
 
     run_id: str
     kind: str
     at: float
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = {}  # noqa: RUF012 - never changed
     seq: int = 0

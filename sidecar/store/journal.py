@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sidecar.errors import StoreError
+from sidecar.model.run import RunEvent
 from sidecar.store import sql
 from sidecar.store.sealed import dump, load, plain, seal
 
@@ -52,6 +53,11 @@ class Event:
     kind: str
     closes: bool
     data: dict[str, Any]
+
+    @property
+    def told(self) -> RunEvent:
+        """As those hear it who watch the run."""
+        return RunEvent(self.run_id, self.kind, self.at, self.data, self.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +156,13 @@ class Journal:
         with self._db.transaction(durable=durable):
             return self._append(run_id, kind, data or {}, closes=False)
 
-    def append_all(self, run_id: str, entries: Sequence[tuple[str, dict[str, Any]]]) -> list[Event]:
+    def append_all(self, run_id: str, entries: Sequence[tuple[str, dict[str, Any]]]) -> list[RunEvent]:
         """Several events, inside a transaction: cheaper than one after the other."""
         start, last = self._last_event(run_id)
         at = self._db.clock()
-        found = [Event(run_id, last + n, start, at, kind, False, data) for n, (kind, data) in enumerate(entries, 1)]
-        rows = [(run_id, one.seq, start, at, one.kind, 0, dump(one.data)) for one in found]
+        rows = [(run_id, last + n, start, at, kind, 0, dump(data)) for n, (kind, data) in enumerate(entries, 1)]
         self._db.execute_all(sql.ADD_EVENT, [(*columns, seal(*columns)) for columns in rows], f"run {run_id}")
-        return found
+        return [RunEvent(run_id, kind, at, data, last + n) for n, (kind, data) in enumerate(entries, 1)]
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """In order, those behind a sequence number."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sidecar.store.checkpoints import Checkpoints
     from sidecar.store.db import Database
-    from sidecar.store.journal import Event, Journal
+    from sidecar.store.journal import Journal
 
 _MOST_WAITING = 256
 _LONGEST_WAIT_S = 0.1
@@ -131,7 +131,7 @@ class Ledger:
             told = self._write()
             self._checkpoints.save(self.run_id, {**image(), "seq": self.seq + 1, "states": self.states})
             event = self._journal.end(self.run_id, status, reason=reason, data=data)
-            told.append(event)
+            told.append(event.told)
         self.seq = event.seq
         self._told(told)
 
@@ -157,7 +157,7 @@ class Ledger:
             self.lost = error
             raise
 
-    def _write(self) -> list[Event]:
+    def _write(self) -> list[RunEvent]:
         """What waits goes into the transaction that is open. A write of a state names the event that follows it."""
         self._complete()
         events = [(kind, content) for kind, content in self._waiting if kind is not None]
@@ -183,6 +183,6 @@ class Ledger:
             self._steps.complete(self.run_id, key, attempt, result)
         self._owed = []
 
-    def _told(self, events: list[Event]) -> None:
+    def _told(self, events: list[RunEvent]) -> None:
         for event in events:
-            self._tell(RunEvent(event.run_id, event.kind, event.at, event.data, event.seq))
+            self._tell(event)
