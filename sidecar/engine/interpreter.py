@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 _CHECKPOINT_EVERY = 256  # events: what a resume has to read at most
-_TURN_S = 0.005  # of work without waiting, after which others get their turn
+_TURN_S = 0.01  # of work without waiting, after which others get their turn
 
 
 class Tasks(Protocol):

@@ -169,7 +169,7 @@ class Ledger:
                 states.append(({**changes, "seq": seq}, cause))
             else:
                 seq += 1
-        told = self._journal.append_all(self.run_id, events) if events else []
+        told = self._journal.append_all(self.run_id, self.start, self.seq, events) if events else []
         if states:
             self.states = self._journal.add_states(self.run_id, states)
         self._waiting = []
