@@ -41,11 +41,8 @@ def look(root: str) -> _Look:
 
 
 def _files(root: str, kind: str) -> list[tuple[str, int, int, int]]:
-    where = [directory for _, directory in naming.directories(root, kind)]
-    if kind == "workflows":
-        where.append(naming.builtin_directory(kind))
     found = []
-    for directory in where:
+    for _, directory in naming.directories(root, kind):  # what is built in changes with the program only
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:
