@@ -114,6 +114,8 @@ def _message(detail: ErrorDetails, location: Location, owner: type[BaseModel]) -
         case "value_error":
             text = str(detail["ctx"]["error"])
             return text if text.startswith("`") else f"{named} {text}"
+        case "greater_than":
+            return f"{named} has to be greater than {detail['ctx']['gt']:g}, not {_shown(given)}"
         case kind if kind in _PLAIN_MESSAGES:
             return f"{named} {_PLAIN_MESSAGES[kind]}"
         case _:

@@ -20,6 +20,7 @@ from sidecar.model.language import (
     Text,
     VariableName,
     Word,
+    has_template,
 )
 from sidecar.model.parameters import Type
 from sidecar.model.updates import NEEDS_VALUE, OPERATION_TEXT, VALUE_IS_MISSING, FullUpdate, Operation, Update
@@ -225,6 +226,13 @@ class UserInput(Working):
     default: Annotated[JsonValue, Role.VALUE] = Field(
         default=None, description="The answer where the person just agrees."
     )
+
+    @model_validator(mode="after")
+    def _default_is_a_choice(self) -> UserInput:
+        fixed = self.default is not None and not has_template(self.default)
+        if fixed and self.choices is not None and self.default not in self.choices:
+            raise ValueError(f"`default` is {self.default!r}, which is none of its `choices`")
+        return self
 
 
 class UserMessage(Fallible):

@@ -39,6 +39,14 @@ def of_prompt(name: str, parameters: Iterable[Parameter], agent: str | None = No
     return _workflow(f"prompt:{name}", f"The prompt {name}.", declared, step)
 
 
+def subject(definition: Definition) -> tuple[str, str] | None:
+    """`agent` or `prompt`, and its name, where a definition was made of one here."""
+    if definition.loaded_from != f"<{definition.name}>":
+        return None
+    kind, _, name = definition.name.partition(":")
+    return kind, name
+
+
 def _workflow(name: str, description: str, parameters: tuple[Parameter, ...], step: dict[str, Any]) -> Definition:
     inputs = {one.name: one.model_dump(exclude={"name"}, exclude_unset=True, mode="json") for one in parameters}
     content = {

@@ -13,6 +13,7 @@ from sidecar.engine import validate
 from sidecar.errors import DefinitionError, InputError, Problem, SignalError
 from sidecar.model import ulid
 from sidecar.model.parameters import bind
+from sidecar.service import adhoc
 from sidecar.signals import targets
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def prepare(
     if WORKSPACE in declared and isinstance(given.get(WORKSPACE, workspace), str):
         directory = workspace_directory(project, str(given.get(WORKSPACE, workspace)))
         given[WORKSPACE] = os.path.relpath(directory, project.root)
-    inputs = bind(definition.workflow.parameters, given, f"workflow {definition.name!r}")
+    kind, name = adhoc.subject(definition) or ("workflow", definition.name)
+    inputs = bind(definition.workflow.parameters, given, f"{kind} {name!r}")
     return Prepared(definition, inputs, directory)
 
 

@@ -205,7 +205,7 @@ def test_a_dry_run_starts_no_agent(project: Project) -> None:
     ("arguments", "said"),
     [
         (["agent", "run", "nobody", "x"], "no such agent: nobody; there is: "),
-        (["agent", "run", "claude"], "'prompt' is required"),
+        (["agent", "run", "claude"], "agent 'claude': parameter 'prompt' is required"),
         (["agent", "run", "claude", "one", "two"], "a text needs quotes; usage: sidecar agent run claude PROMPT"),
         (["agent", "run", "claude", "x", "-p", "promt=y"], "did you mean 'prompt'?"),
         (["agent", "run", "command", "-p", "command=[sh", "x"], "command has to be a list in JSON"),

@@ -141,3 +141,15 @@ def test_wait_and_agent_keep_which_of_two_ways_was_meant() -> None:
     prompted = step(type="agent", prompt_name="review", parameters={"topic": "x"})
     assert isinstance(prompted, AgentStep)
     assert (prompted.prompt, prompted.prompt_name, prompted.parameters) == (None, "review", {"topic": "x"})
+
+
+def test_a_default_that_is_a_choice_or_a_template_is_taken() -> None:
+    assert step(type="user_input", prompt="x", choices=["a", "b"], default="b").default == "b"
+    assert step(type="user_input", prompt="x", choices=["a", "b"], default="{{ c }}").default == "{{ c }}"
+
+
+def test_a_limit_that_is_none_is_refused_in_our_words() -> None:
+    document = yaml_format.parse("steps: []\nlimits: {max_cost_usd: -1}\n", "f.yaml")
+    with pytest.raises(DefinitionError) as caught:
+        definition.parse(document)
+    assert str(caught.value.problems[0]) == "f.yaml:2: `max_cost_usd` has to be greater than 0, not -1"
