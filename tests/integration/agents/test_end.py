@@ -6,6 +6,7 @@ import fcntl
 import math
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -372,7 +373,9 @@ async def test_no_lock_and_no_pipe_of_the_owner_is_inherited(supervisor: Supervi
 
 async def test_agents_hear_signals_that_the_sentinel_is_deaf_to(supervisor: Supervisor) -> None:
     agent = await supervisor.start(Launch(argv=["sh", "-c", "grep SigIgn /proc/self/status"], cwd="/"))
-    assert int((await first_line(agent)).split()[1], 16) == 0
+    ignored = int((await first_line(agent)).split()[1], 16)
+    # The C library keeps two signals to itself, and may hand them on ignored when it starts a process.
+    assert [number for number in signal.valid_signals() if ignored >> (number - 1) & 1] == []
 
 
 async def test_an_agent_costs_no_thread_and_gives_every_descriptor_back(containment: Containment) -> None:
