@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sidecar.catalog import agents, prompts
 from sidecar.engine.agent_driven import driver
 from sidecar.engine.agent_driven.live import LiveRun
+from sidecar.engine.agent_driven.reported import Report
 from sidecar.engine.ending import Ending
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.opened import load
@@ -223,8 +224,7 @@ class UseCases:
     ) -> Json:
         """A step was done."""
         self._run(workflow_id)
-        driven = self._driver(workflow_id)
-        return await driven.step_complete(step_id, status=status, result=result, error=error, task_id=task_id)
+        return await self._driver(workflow_id).step_complete(Report(step_id, status, result, error, task_id))
 
     async def resume(self, workflow_id: str, feedback: str | None = None, answer: Any = None) -> Json:
         """Go on with a run: its driver stays what it was."""

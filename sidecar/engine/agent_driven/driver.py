@@ -24,6 +24,7 @@ from sidecar.store.steps import Steps
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from sidecar.engine.agent_driven.reported import Report
     from sidecar.engine.ending import Ending
     from sidecar.engine.owner import Owner
     from sidecar.engine.record.image import Image
@@ -48,21 +49,11 @@ class AgentDriven:
         told = await self._during(lambda hands: hands.next_step(task_id, holder))
         return self._over() if told is None else told
 
-    async def step_complete(
-        self,
-        step_id: str,
-        *,
-        status: str = "success",
-        result: Any = None,
-        error: str | None = None,
-        task_id: str | None = None,
-    ) -> Told:
+    async def step_complete(self, report: Report) -> Told:
         """A step was done outside, or failed there."""
         if self._owner.journal.run(self._run_id).status != "running":
-            return self._refused(step_id)
-        told = await self._during(
-            lambda hands: hands.step_complete(step_id, status=status, result=result, error=error, task_id=task_id)
-        )
+            return self._refused(report.step_id)
+        told = await self._during(lambda hands: hands.step_complete(report))
         return {"success": True, **self._over()} if told is None else told
 
     @asynccontextmanager

@@ -21,6 +21,7 @@ from sidecar.model import run as kinds
 from sidecar.store.steps import Steps
 
 if TYPE_CHECKING:
+    from sidecar.engine.agent_driven.reported import Report
     from sidecar.engine.opened import OpenRun
     from sidecar.engine.program.actions import Action, Error
     from sidecar.engine.threads import Thread
@@ -51,25 +52,17 @@ class Hands:
                 return {"step": None, "status": "stopped", "reason": f"the run is to stop; {task_id} is done later"}
             return await self._next(thread, holder)
 
-    async def step_complete(
-        self,
-        step_id: str,
-        *,
-        status: str = "success",
-        result: Any = None,
-        error: str | None = None,
-        task_id: str | None = None,
-    ) -> dict[str, Any]:
+    async def step_complete(self, report: Report) -> dict[str, Any]:
         """A step was done outside, or failed there."""
-        handout = self._handout(step_id, task_id)
+        handout = self._handout(report.step_id, report.task_id)
         thread = self.thread(handout.task_id or None) if handout is not None else None
         if handout is None or thread is None:
-            return self.refused(step_id)
+            return self.refused(report.step_id)
         async with thread.lock:
             action = thread.cursor.action
             if isinstance(action, Parallel) and self._standing(thread) == handout.key:
-                return await self._report_tasks(thread, action, status, error)
-            return await self._report(thread, handout, status=status, result=result, error=error)
+                return await self._report_tasks(thread, action, report.status, report.error)
+            return await self._report(thread, handout, report)
 
     def thread(self, task_id: str | None) -> Thread | None:
         """The thread of a task; None where it is over. InputError for a task that never was."""
@@ -183,17 +176,16 @@ class Hands:
 
     # --- back
 
-    async def _report(
-        self, thread: Thread, handout: Handout, *, status: str, result: Any, error: str | None
-    ) -> dict[str, Any]:
+    async def _report(self, thread: Thread, handout: Handout, report: Report) -> dict[str, Any]:
         work, handouts, action = self._interpreter.work, self._owner.handouts, thread.cursor.action
         if not isinstance(action, Run) or thread.step_key() != handout.key:
             handouts.take_back(self._run_id, handout.task_id)
             return {"success": True, "message": "its tasks were all done already"}
         attempt = self._interpreter.ledger.attempts(handout.key)
-        if status == "failed":
-            said = error or (result if isinstance(result, str) and result.strip() else "the agent says that it failed")
-            told = {"message": said, "step": action.step.id}
+        result = report.result
+        if report.status == "failed":
+            answer = result if isinstance(result, str) and result.strip() else "the agent says that it failed"
+            told = {"message": report.error or answer, "step": action.step.id}
             work.fail(thread, action.step, handout.key, attempt, told)
         else:
             view = self._interpreter.outcomes.view(thread, action.scope)

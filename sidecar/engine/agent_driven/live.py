@@ -17,6 +17,7 @@ from sidecar.model import run as kinds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from sidecar.engine.agent_driven.reported import Report
     from sidecar.engine.opened import OpenRun
 
     Told = dict[str, Any]
@@ -37,19 +38,9 @@ class LiveRun:
         told = await self._inside(lambda hands: hands.next_step(task_id, holder))
         return {"step": None, **self._ends()} if told is None else told
 
-    async def step_complete(
-        self,
-        step_id: str,
-        *,
-        status: str = "success",
-        result: Any = None,
-        error: str | None = None,
-        task_id: str | None = None,
-    ) -> Told:
+    async def step_complete(self, report: Report) -> Told:
         """A step of a task was done by its agent, or failed there."""
-        told = await self._inside(
-            lambda hands: hands.step_complete(step_id, status=status, result=result, error=error, task_id=task_id)
-        )
+        told = await self._inside(lambda hands: hands.step_complete(report))
         return {"success": True, **self._ends()} if told is None else told
 
     def _over_already(self, task_id: str | None) -> Told | None:

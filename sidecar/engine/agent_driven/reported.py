@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.engine.work import answers, output
 from sidecar.engine.work.json_in_text import fenced, last_count, last_object
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from sidecar.model.steps import OutputFormat, StepBase
 
 _COUNT = "applied_count"
+
+
+class Report(NamedTuple):
+    """What an agent says of a step that it was handed."""
+
+    step_id: str
+    status: str = "success"
+    result: Any = None
+    error: str | None = None
+    task_id: str | None = None
 
 
 def read_result(step: StepBase, reported: object, *, definition: Mapping[str, Any], view: View) -> Any:
