@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from sidecar import layout
-from sidecar.cli import launching
+from sidecar.cli import family, launching
 
 if TYPE_CHECKING:
     from sidecar.catalog.agents import Agent
@@ -31,26 +29,19 @@ what one agent asks for.
 
 def main(arguments: list[str], project: str | None) -> int:
     """`agent list`, `agent run NAME …`, and `agent NAME …` for short."""
-    action = arguments[0] if arguments else "--help"
-    if action in ("-h", "--help"):
-        print(_HELP, end="")
-        return OK
-    if action == "list":
-        return _list(arguments[1:], project)
-    return _run(arguments[1:] if action == "run" else arguments, project)
+    return family.main(arguments, project, _HELP, {"list": _list, "run": _run})
 
 
 def _list(arguments: list[str], project: str | None) -> int:
     from sidecar.cli import listed  # noqa: PLC0415
 
-    options = listed.parser("agent", "agents").parse_args(arguments)
-    from sidecar.catalog import agents  # noqa: PLC0415 - pydantic and yaml, only for those who need them
-    from sidecar.catalog.lookup import source_named  # noqa: PLC0415
+    def found(root: str) -> tuple[list[Any], list[str]]:
+        from sidecar.catalog import agents  # noqa: PLC0415 - pydantic and yaml, only for those who need them
 
-    wanted = source_named(options.source) if options.source else None
-    listing = agents.listing(layout.find_root(project, os.environ))
-    rows = [_row(agent) for agent in listing.agents if wanted in (None, agent.source)]
-    return listed.tell("agents", rows, list(listing.problems), options)
+        listing = agents.listing(root)
+        return list(listing.agents), list(listing.problems)
+
+    return listed.catalog("agent", arguments, project, found, _row)
 
 
 def _row(agent: Agent) -> dict[str, Any]:

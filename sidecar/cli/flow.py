@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sidecar.cli import launching
+from sidecar.cli import family, launching
 from sidecar.cli.commands import COMMANDS
 from sidecar.errors import NotFound
 
@@ -28,15 +28,13 @@ what one workflow asks for.
 
 def main(arguments: list[str], project: str | None) -> int:
     """`flow list`, `flow run NAME …`, and `flow NAME …` for short."""
-    action = arguments[0] if arguments else "--help"
-    if action in ("-h", "--help"):
-        print(_HELP, end="")
-        return OK
-    if action == "list":
-        from sidecar.cli import flow_list  # noqa: PLC0415
+    return family.main(arguments, project, _HELP, {"list": _list, "run": _run})
 
-        return flow_list.main(arguments[1:], project)
-    return _run(arguments[1:] if action == "run" else arguments, project)
+
+def _list(arguments: list[str], project: str | None) -> int:
+    from sidecar.cli import flow_list  # noqa: PLC0415
+
+    return flow_list.main(arguments, project)
 
 
 def _run(arguments: list[str], project_option: str | None) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 
+from sidecar import layout
 from sidecar.cli.fitting import fitted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 OK, FAILED = 0, 2
@@ -24,6 +27,23 @@ def parser(command: str, things: str) -> argparse.ArgumentParser:
     made.add_argument("-v", "--verbose", action="store_true", help="with parameters, and the file")
     made.add_argument("--source", metavar="SOURCE", help="only those of: project (local), global (user), builtin")
     return made
+
+
+def catalog(
+    command: str,
+    arguments: list[str],
+    project: str | None,
+    find: Callable[[str], tuple[list[Any], list[str]]],
+    row: Callable[[Any], dict[str, Any]],
+) -> int:
+    """`sidecar COMMAND list` of what a catalog finds: things that have a source, and what is wrong with others."""
+    things = f"{command}s"
+    options = parser(command, things).parse_args(arguments)
+    from sidecar.catalog.lookup import source_named  # noqa: PLC0415
+
+    wanted = source_named(options.source) if options.source else None
+    found, problems = find(layout.find_root(project, os.environ))
+    return tell(things, [row(one) for one in found if wanted in (None, one.source)], problems, options)
 
 
 def tell(things: str, rows: list[dict[str, Any]], problems: list[str], options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
-from sidecar.cli import launching
+from sidecar.cli import family, launching
 
 if TYPE_CHECKING:
     from sidecar.catalog.prompts import Prompt
@@ -33,28 +33,19 @@ what one prompt asks for.
 
 def main(arguments: list[str], project: str | None) -> int:
     """`prompt list`, `prompt show NAME …`, `prompt run NAME …`, and `prompt NAME …` for short."""
-    action = arguments[0] if arguments else "--help"
-    if action in ("-h", "--help"):
-        print(_HELP, end="")
-        return OK
-    if action == "list":
-        return _list(arguments[1:], project)
-    if action == "show":
-        return _show(arguments[1:], project)
-    return _run(arguments[1:] if action == "run" else arguments, project)
+    return family.main(arguments, project, _HELP, {"list": _list, "run": _run, "show": _show})
 
 
 def _list(arguments: list[str], project: str | None) -> int:
     from sidecar.cli import listed  # noqa: PLC0415
 
-    options = listed.parser("prompt", "prompts").parse_args(arguments)
-    from sidecar.catalog import prompts  # noqa: PLC0415 - pydantic and yaml, only for those who need them
-    from sidecar.catalog.lookup import source_named  # noqa: PLC0415
+    def found(root: str) -> tuple[list[Any], list[str]]:
+        from sidecar.catalog import prompts  # noqa: PLC0415 - pydantic and yaml, only for those who need them
 
-    wanted = source_named(options.source) if options.source else None
-    listing = prompts.listing(layout.find_root(project, os.environ))
-    rows = [_row(prompt) for prompt in listing.prompts if wanted in (None, prompt.source)]
-    return listed.tell("prompts", rows, list(listing.problems), options)
+        listing = prompts.listing(root)
+        return list(listing.prompts), list(listing.problems)
+
+    return listed.catalog("prompt", arguments, project, found, _row)
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
