@@ -6,13 +6,11 @@ Others are a person who is asked, a command that was lent the terminal, and the 
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.signals import keyboard
+from sidecar.signals import job_control, keyboard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -40,7 +38,7 @@ class Seat:
         """Until cancelled."""
         async with anyio.create_task_group() as tasks:
             # Before the keyboard, which leaves signals alone that somebody else handles: the panel has to go as well.
-            await tasks.start(self._follow_job_control)
+            await tasks.start(job_control.follow, lambda _: self._absent())
             if self._panel is not None:
                 tasks.start_soon(self._panel.run)
             if self._on_key is not None:
@@ -88,26 +86,3 @@ class Seat:
                 self._silent.set()
             if not self._absences:
                 return  # it ended by itself: there is no terminal to listen to, or none any more
-
-    async def _follow_job_control(self, *, task_status: TaskStatus[None]) -> None:
-        # A signal that somebody else ignores or handles stays theirs; only the main thread can have any.
-        ours = [number for number in (signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(number) is signal.SIG_DFL]
-        if not ours or threading.current_thread() is not threading.main_thread():
-            task_status.started()
-            return
-        with anyio.open_signal_receiver(*ours) as received:
-            task_status.started()
-            async for number in received:
-                # After SIGSTOP, of which nobody is told, the shell has changed the terminal: begin anew.
-                async with self._absent():
-                    if number == signal.SIGTSTP:
-                        _stop_by_default_action()
-
-
-def _stop_by_default_action() -> None:
-    """Stop this process as Ctrl-Z would have; returns when it is continued."""
-    # Only this process, and not SIGSTOP: see `sidecar.signals.keyboard`, which does the same where there is no panel.
-    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    signal.raise_signal(signal.SIGTSTP)
-    signal.signal(signal.SIGTSTP, handler)
-    signal.siginterrupt(signal.SIGTSTP, False)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import termios
-import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from enum import Enum, auto
 
 import anyio
-from anyio.abc import TaskStatus
 
+from sidecar.signals import job_control
 from sidecar.signals.terminal import Terminal
 
 # A terminal sends an escape sequence in one piece, a person needs longer than this between Escape and the next key.
@@ -32,7 +30,7 @@ async def listen(on_key: Callable[[], None], fd: int = 0) -> None:
     try:
         async with anyio.create_task_group() as tasks:
             # First the signals, then the terminal: a Ctrl-Z in between would hand the shell a terminal without echo.
-            await tasks.start(keyboard.follow_job_control)
+            await tasks.start(job_control.follow, keyboard.away)
             try:
                 while (presses := await keyboard.presses()) is not None:
                     for _ in range(presses):
@@ -76,33 +74,18 @@ class _Keyboard:
         with anyio.move_on_after(_LOOK_S) as self._pause:
             await anyio.sleep_forever()
 
-    async def follow_job_control(self, *, task_status: TaskStatus[None]) -> None:
+    @contextlib.asynccontextmanager
+    async def away(self, stops: bool) -> AsyncIterator[None]:
         """Give the terminal back before Ctrl-Z stops us, take it again when we go on."""
-        # A signal that somebody else ignores or handles stays theirs; only the main thread can have any.
-        ours = [number for number in (signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(number) is signal.SIG_DFL]
-        if not ours or threading.current_thread() is not threading.main_thread():
-            task_status.started()
-            return
-        with anyio.open_signal_receiver(*ours) as received:
-            task_status.started()
-            async for number in received:
-                if number == signal.SIGTSTP:
-                    self.terminal.release()
-                    _stop_by_default_action()
-                # A terminal that is gone is found by whoever reads it.
-                with contextlib.suppress(OSError, termios.error):
-                    self.terminal.take_again()
-                self._pause.cancel()  # whatever is waited for: it may be the wrong thing now
-
-
-def _stop_by_default_action() -> None:
-    """Stop this process as Ctrl-Z would have; returns when it is continued."""
-    # Only this process: the terminal has sent the signal to the rest of the group itself. Not SIGSTOP: the default
-    # action knows when nobody is left who could continue us, and does nothing then.
-    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    signal.raise_signal(signal.SIGTSTP)
-    signal.signal(signal.SIGTSTP, handler)
-    signal.siginterrupt(signal.SIGTSTP, False)  # as the event loop had it, and as signal.signal() has undone it
+        if stops:
+            self.terminal.release()
+        try:
+            yield
+        finally:
+            # A terminal that is gone is found by whoever reads it.
+            with contextlib.suppress(OSError, termios.error):
+                self.terminal.take_again()
+            self._pause.cancel()  # whatever is waited for: it may be the wrong thing now
 
 
 class _Within(Enum):
