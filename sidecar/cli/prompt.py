@@ -67,7 +67,7 @@ def _show(arguments: list[str], project: str | None) -> int:
         description="Print a prompt with its values in it; without any of those that it needs, as it is written.",
     )
     parser.add_argument("name", metavar="NAME", help="which prompt; `sidecar prompt list` shows them")
-    parser.add_argument("values", metavar="VALUE", nargs="*", help="its required parameters, in order")
+    parser.add_argument("values", metavar="VALUE", nargs="*", default=[], help="its required parameters, in order")
     parser.add_argument("-p", "--param", metavar="KEY=VALUE", action="append", default=[], help="any of them, by name")
     options = parser.parse_intermixed_args(arguments)
     from sidecar.catalog import prompts  # noqa: PLC0415
