@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from sidecar import layout
 from sidecar.errors import ConfigError
+from sidecar.model import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,12 @@ def _from_json(value: object) -> object:
         return json.loads(value)
     except ValueError:
         raise ValueError("as a variable it is JSON, and this is not") from None
+
+
+def _duration(value: object) -> object:
+    """A duration, kept as it was written."""
+    duration.seconds(value)
+    return str(value)
 
 
 class Notify(BaseModel):
@@ -118,6 +125,12 @@ class Settings(BaseModel):
     )
     otlp_headers: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(
         {}, description="Headers that go with them; a value can be a $VARIABLE."
+    )
+    take_over_after: Annotated[str, BeforeValidator(_duration)] = Field(
+        "30m", description="How old a step in an outside agent's hands is before `resume` takes it without --take-over."
+    )
+    hand_over_within: Annotated[str, BeforeValidator(_duration)] = Field(
+        "60s", description="How long `--detach` waits until somebody executes the run."
     )
     lease_s: float = Field(
         900, gt=0, description="How long a sub-agent may be silent before its step is given to another."

@@ -94,9 +94,9 @@ def run_directory(root: str, run_id: str) -> str:
     return os.path.join(root, STATE_DIRECTORY, "runs", run_id)
 
 
-def live_directory(root: str) -> str:
-    """Where every run that may be live has an empty file: the few among the many that ever were."""
-    return os.path.join(root, STATE_DIRECTORY, "live")
+def open_directory(root: str) -> str:
+    """Where every run that has not ended has an empty file: the few among the many that ever were."""
+    return os.path.join(root, STATE_DIRECTORY, "open")
 
 
 def daemon_lock(root: str) -> str:

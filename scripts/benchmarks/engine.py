@@ -24,6 +24,7 @@ from sidecar.model.steps import Wait
 from sidecar.service import starting
 from sidecar.service.project import Project
 from sidecar.service.use_cases import UseCases
+from sidecar.signals.liveness import RunLock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -85,7 +86,8 @@ async def _owner(root: str) -> AsyncIterator[tuple[Project, Owner]]:
 
 
 async def _execute(project: Project, owner: Owner, text: str, name: str) -> tuple[str, float]:
-    run_id = starting.create(owner.journal, starting.prepare(project, _definition(project.root, name, text), {}))
+    prepared = starting.prepare(project, _definition(project.root, name, text), {})
+    run_id = starting.create(project.root, owner.journal, prepared)
     begin = time.perf_counter()
     ending = await Execution(owner, run_id, lambda _: None).execute()
     assert ending.status == "completed", ending
@@ -147,9 +149,12 @@ def _plain_commits(root: str, rounds: int) -> float:
 async def _resumed(project: Project, owner: Owner, steps: int) -> Figure:
     """A run that was stopped after many steps, up to the moment at which it stops again."""
     text = _LOOP.format(rounds=steps) + "  - {id: end, type: exit, status: failed, message: here}\n"
-    run_id = starting.create(owner.journal, starting.prepare(project, _definition(project.root, "long", text), {}))
+    prepared = starting.prepare(project, _definition(project.root, "long", text), {})
+    run_id = starting.create(project.root, owner.journal, prepared)
     assert (await Execution(owner, run_id, lambda _: None).execute()).status == "failed"
     begin = time.perf_counter()
+    with RunLock(project.root, run_id):
+        starting.begin_again(project.root, owner.journal, owner.journal.run(run_id), "server")
     assert (await Execution(owner, run_id, lambda _: None).execute()).status == "failed"
     return Figure(
         f"engine: resume of a run with {2 * steps:,} journalled steps", time.perf_counter() - begin, "s", limit=1

@@ -281,12 +281,13 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def audit_files(evidence: Evidence, findings: Findings) -> None:
-    """No temporary file, no socket, no claim to be live."""
+    """No temporary file, no socket, no run that has ended and claims to be open."""
     for directory, _, names in os.walk(evidence.own):
         for name in names:
             path = os.path.join(directory, name)
             stale = name.endswith((".tmp", ".taken")) or stat.S_ISSOCK(os.lstat(path).st_mode)
-            if stale or os.path.basename(directory) == "live":
+            ended = evidence.runs.get(name, {}).get("status") not in ("pending", "running", "paused", "interrupted")
+            if stale or (os.path.basename(directory) == "open" and ended):
                 findings.say("no stale file", path)
     for agent_id, run_id in evidence.open_agents:
         findings.say("no stale file", f"the journal has agent {agent_id} of run {run_id} at work")

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from sidecar.catalog import workflows
+from sidecar.engine.opened import locked
 from sidecar.errors import SidecarError
 from sidecar.service import handing_over, starting
 from sidecar.service import project as projects
@@ -100,7 +101,7 @@ class Soaked:
         given["walk"] = [self._work(f"walk[{index}]/act") for index in range(items)]
         given["fan"] = [self._work(f"fan.{index}/do") for index in range(items)]
         prepared = starting.prepare(self._project, definition, given, workspace.name if workspace else None)
-        run_id = starting.create(self.journal, prepared, details=handing_over.details(self.environment))
+        run_id = starting.create(str(self.root), self.journal, prepared, details=handing_over.details(self.environment))
         self.bound[run_id] = workspace
         words = [given["shell"], *given["walk"], *(given["fan"] if definition.name == "fan" else [])]
         self.plans[run_id] = [str(word).split()[1] for word in words]
@@ -109,7 +110,9 @@ class Soaked:
     async def begin(self, run_id: str) -> str | None:
         """Have it executed, or gone on with; why not, where nobody does."""
         try:
-            await handing_over.hand_over(self._project, run_id)
+            async with locked(str(self.root), run_id):
+                starting.begin_again(str(self.root), self.journal, self.journal.run(run_id), "server")
+            await handing_over.hand_over(self._project, self.journal, run_id)
         except (SidecarError, OSError) as error:
             return str(error)
         return None

@@ -17,10 +17,8 @@ def main(arguments: list[str], project_option: str | None) -> int:
     options = _parser().parse_args(arguments)
     from sidecar.cli import asking, detaching, executing, resume  # noqa: PLC0415 - everything that executes a run
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415
-    from sidecar.service import handing_over  # noqa: PLC0415
     from sidecar.service import project as projects  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
-    from sidecar.store.journal import Journal  # noqa: PLC0415
 
     project = projects.here(project_option)
     with journal_with(project.root, options.run) as (database, run):
@@ -31,7 +29,6 @@ def main(arguments: list[str], project_option: str | None) -> int:
                 asking.checked(question, options.value, script)
         except ValueError as error:
             raise InputError(f"{options.value!r} is no answer to {question['prompt']!r}: {error}") from None
-        handing_over.mark(Journal(database), run, project.environment, detached=options.detach)
     manner = executing.Manner(panel=not options.no_panel, quiet=options.quiet, json=options.json)
     if options.detach:
         return detaching.hand_over(project, run.run_id, manner, answer=options.value)

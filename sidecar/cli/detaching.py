@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sidecar.cli.executing import CODES, unused
 from sidecar.cli.run_named import journal_with
+from sidecar.display.cells import clean
 from sidecar.errors import SidecarError
+from sidecar.model import run as kinds
 from sidecar.service import handing_over, looking
+from sidecar.store.journal import OPEN, Journal
 
 if TYPE_CHECKING:
     from sidecar.cli.executing import Manner
@@ -20,14 +24,23 @@ OK = 0
 
 
 def hand_over(project: Project, run_id: str, manner: Manner, **given: Any) -> int:
-    """Give it to whoever executes detached runs here, and say how it is followed."""
-    try:
-        anyio.run(partial(handing_over.hand_over, project, run_id, **given))
-    except SidecarError as error:
-        raise SidecarError(f"run {run_id} is not executed: {error}") from None
+    """Give it to whoever executes detached runs here, and say how it is followed; the exit code."""
+    with journal_with(project.root, run_id) as (database, _):
+        journal = Journal(database)
+        before = journal.last_seq(run_id)
+        try:
+            anyio.run(partial(handing_over.hand_over, project, journal, run_id, **given))
+        except SidecarError as error:
+            raise SidecarError(f"run {run_id} is not executed: {error}") from None
+        run = journal.run(run_id)
+        begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))
+        found = looking.status(database, project.root, run)
+    executed = begun or run.status in OPEN
     if manner.json:
-        with journal_with(project.root, run_id) as (database, run):
-            print(json.dumps(looking.status(database, project.root, run), indent=1, ensure_ascii=False))
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    elif not executed:
+        rest = unused(feedback=given.get("feedback"), answer=given.get("answer"))
+        print(f"run {run_id} was not executed: {run.status}: {clean(run.reason or '')}{rest}")
     elif manner.quiet:
         print(run_id)
     else:
@@ -35,4 +48,4 @@ def hand_over(project: Project, run_id: str, manner: Manner, **given: Any) -> in
         print(f"  sidecar logs {run_id} -f")
         print(f"  sidecar status {run_id}")
         print(f"  sidecar stop --run {run_id}")
-    return OK
+    return OK if executed else CODES[run.status]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, LIMIT = 0, 2, 3
 _SIGNALLED = 128  # and the number of the signal
-_CODES = {"completed": OK, "stopped": OK, "paused": OK, "failed": FAILED, "aborted": FAILED, "interrupted": FAILED}
+CODES = {"completed": OK, "stopped": OK, "paused": OK, "failed": FAILED, "aborted": FAILED, "interrupted": FAILED}
 _TERMINAL = 0
 
 
@@ -72,6 +72,7 @@ class Given:
     feedback: str | None = None
     answer: tuple[str, Any] | None = None  # to the question of a step, by its key
     definition: Definition | None = None  # in place of the one that the run began with
+    request: str | None = None  # under which it was handed over to us; None: it belongs to this terminal
     begun: Callable[[], None] = lambda: None  # called when the run is ours, and running
 
 
@@ -90,7 +91,7 @@ class Outcome:
             return LIMIT
         if self.ending.status == "interrupted" and self.signalled is not None:
             return _SIGNALLED + self.signalled
-        return _CODES[self.ending.status]
+        return CODES[self.ending.status]
 
 
 def execute(project: Project, run_id: str, manner: Manner, given: Given | None = None) -> int:
@@ -98,7 +99,7 @@ def execute(project: Project, run_id: str, manner: Manner, given: Given | None =
     outlet = Outlet()
     try:
         outcome = anyio.run(_Foreground(project, run_id, manner, given or Given(), outlet).run)
-        _tell_end(outcome, run_id, manner, outlet)
+        _tell_end(outcome, run_id, manner, outlet, given or Given())
     finally:
         outlet.close()
     if outlet.lost and (manner.json or manner.gives_answer):
@@ -151,6 +152,8 @@ class _Foreground:
                 person=await self._person(tasks),
                 feedback=given.feedback,
                 definition=given.definition,
+                request=given.request,
+                attached=given.request is None,
             )
             if self._received:  # while the owner was being made
                 execution.interrupt(at_once=len(self._received) > 1)
@@ -276,11 +279,19 @@ def understood(error: Exception, root: str) -> SidecarError:
     raise error
 
 
-def _tell_end(outcome: Outcome, run_id: str, manner: Manner, outlet: Outlet) -> None:
+def unused(*, feedback: str | None, answer: Any) -> str:
+    """What is said of what came with a run that was not executed."""
+    given = [name for name, value in (("answer", answer), ("feedback", feedback)) if value is not None]
+    return f"; the {' and the '.join(given)} that came with it: not used" if given else ""
+
+
+def _tell_end(outcome: Outcome, run_id: str, manner: Manner, outlet: Outlet, given: Given) -> None:
     """The result, and what can be done about it."""
     ending = outcome.ending
     # Whoever wrote the signal, or an agent, may have chosen the words.
     reason = f": {clean(ending.reason)}" if ending.reason and ending.reason != ending.status else ""
+    if not ending.executed and ending.status != "completed":
+        reason += " (nothing was executed" + unused(feedback=given.feedback, answer=given.answer) + ")"
     if outcome.described is not None and manner.gives_answer:
         if outcome.described.get("text"):
             outlet.write(f"{outcome.described['text']}\n")

@@ -127,7 +127,7 @@ def _begin(project: Project, prepared: Prepared, options: argparse.Namespace, *,
 
     details: dict[str, Any] | None = handing_over.details(project.environment) if options.detach else None
     with open_database(project.root) as database:
-        run_id = starting.create(Journal(database), prepared, details=details)
+        run_id = starting.create(project.root, Journal(database), prepared, details=details)
     manner = executing.Manner(
         panel=not options.no_panel,
         quiet=options.quiet,

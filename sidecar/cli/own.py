@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 def main(arguments: list[str], project_option: str | None) -> int:
     """Say when the run is ours, or why not, and execute it."""
     parser = argparse.ArgumentParser(prog="sidecar own", description="Execute one run, detached.")
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--feedback")
-    parser.add_argument("--answer", type=json.loads, help="as JSON")
-    parser.add_argument("--with-changes", action="store_true")
+    parser.add_argument("asked", metavar="JSON", type=json.loads, help="what a daemon would be asked")
     parser.add_argument("--tell", type=int, metavar="FD", required=True, help="where the starter listens")
     options = parser.parse_args(arguments)
     from sidecar.agents.detach import Starter  # noqa: PLC0415
@@ -26,31 +23,31 @@ def main(arguments: list[str], project_option: str | None) -> int:
     starter = Starter(options.tell)
     starter.let_go()
     try:
-        return _execute(project_option, options, starter)
+        return _execute(project_option, options.asked, starter)
     except Exception as error:
         starter.failed(str(error) or repr(error))
         raise
 
 
-def _execute(project_option: str | None, options: argparse.Namespace, starter: Starter) -> int:
+def _execute(project_option: str | None, asked: dict[str, Any], starter: Starter) -> int:
     from sidecar.cli import executing  # noqa: PLC0415
     from sidecar.service import project as projects  # noqa: PLC0415
 
     project = projects.here(project_option)
-    given = _given(project, options, starter)
-    return executing.execute(project, options.run, executing.Manner(quiet=True), given)
+    given = _given(project, asked, starter)
+    return executing.execute(project, asked["run_id"], executing.Manner(quiet=True), given)
 
 
-def _given(project: Project, options: argparse.Namespace, starter: Starter) -> Given:
+def _given(project: Project, asked: dict[str, Any], starter: Starter) -> Given:
     from sidecar.cli import answer, executing, resume  # noqa: PLC0415
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
 
     answered: tuple[str, Any] | None = None
     definition = None
-    with journal_with(project.root, options.run) as (database, run):
-        if options.answer is not None:
-            answered = answer.question_of(database, project.root, run)["step"], options.answer
-        if options.with_changes:
+    with journal_with(project.root, asked["run_id"]) as (database, run):
+        if asked["answer"] is not None and run.status == "paused":  # else it has ended meanwhile, and takes none
+            answered = answer.question_of(database, project.root, run)["step"], asked["answer"]
+        if asked["with_changes"]:
             definition = resume.changed(project, Journal(database), run)
-    return executing.Given(options.feedback, answered, definition, starter.begun)
+    return executing.Given(asked["feedback"], answered, definition, asked["request"], starter.begun)

@@ -11,9 +11,10 @@ from sidecar.errors import DefinitionError, InputError, NotFound
 if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
     from sidecar.service.project import Project
+    from sidecar.store.db import Database
     from sidecar.store.journal import Journal, Run
 
-OK = 0
+OK, BUSY = 0, 1
 
 
 def main(arguments: list[str], project_option: str | None) -> int:
@@ -21,7 +22,6 @@ def main(arguments: list[str], project_option: str | None) -> int:
     options = _parser().parse_args(arguments)
     from sidecar.cli import detaching, executing  # noqa: PLC0415 - everything that executes a run
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415
-    from sidecar.service import handing_over  # noqa: PLC0415
     from sidecar.service import project as projects  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
 
@@ -31,10 +31,10 @@ def main(arguments: list[str], project_option: str | None) -> int:
             print(f"run {run.run_id} was completed before: nothing is done again")
             return OK
         if run.status != "completed":
-            journal = Journal_(database)
             refuse_busy(project, run)
-            definition = _definition(project, journal, run, with_changes=options.with_changes)
-            handing_over.mark(journal, run, project.environment, detached=options.detach)
+            definition = _definition(project, Journal_(database), run, with_changes=options.with_changes)
+            if not begin_again(project, database, run, take_over=options.take_over):
+                return BUSY
     manner = executing.Manner(
         panel=not options.no_panel, quiet=options.quiet, json=options.json, json_events=options.json_events
     )
@@ -53,12 +53,32 @@ def refuse_busy(project: Project, run: Run) -> None:
     """InputError where somebody executes the run now."""
     from sidecar.signals.liveness import is_live  # noqa: PLC0415
 
-    if is_live(project.root, run.run_id):
+    if run.driver == "server" and is_live(project.root, run.run_id):
         raise InputError(f"run {run.run_id} is being executed already: sidecar logs {run.run_id} -f")
-    if run.driver == "agent" and run.status == "running":
-        raise InputError(
-            f"run {run.run_id} is driven by an agent; have that one end first (sidecar stop --run {run.run_id})"
-        )
+
+
+def begin_again(project: Project, database: Database, run: Run, *, take_over: bool = False) -> bool:
+    """What stands there now is recorded, where the run had ended. False: somebody keeps it busy, which is said."""
+    from sidecar.engine.opened import BUSY_S  # noqa: PLC0415
+    from sidecar.service import starting  # noqa: PLC0415
+    from sidecar.signals.liveness import RunBusy, RunLock  # noqa: PLC0415
+    from sidecar.store.handouts import Handouts  # noqa: PLC0415
+    from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
+
+    journal, lock = Journal_(database), RunLock(project.root, run.run_id)
+    try:
+        lock.acquire(BUSY_S)
+    except RunBusy:
+        _remark(f"run {run.run_id} is busy: a call on it has not ended within {BUSY_S:g} s; try again")
+        return False
+    try:
+        run = journal.run(run.run_id)
+        starting.refuse_handed_out(Handouts(database), run, project.settings, take_over=take_over)
+        for warning in starting.begin_again(project.root, journal, run, "server"):
+            _remark(warning)
+    finally:
+        lock.release()
+    return True
 
 
 def changed(project: Project, journal: Journal, run: Run) -> Definition | None:
@@ -111,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-panel", action="store_true", help="lines, also where a live panel could be shown")
     parser.add_argument("--detach", action="store_true", help="let it run without this terminal")
     parser.add_argument("--feedback", metavar="TEXT", help="what to say to whoever waits for approval")
+    parser.add_argument(
+        "--take-over", action="store_true", help="also where an outside agent has a step in hand: it is done again here"
+    )
     parser.add_argument("--with-changes", action="store_true", help="go on with the workflow as its file is now")
     return parser
 

@@ -56,7 +56,7 @@ async def _serve(root: str, environment: dict[str, str]) -> int:
             standard_streams() as (source, sink),
             Owner(root, project.settings, environment, logger.warning) as owner,
         ):
-            cases = UseCases(project, owner, DetachedExecutor(project))
+            cases = UseCases(project, owner, DetachedExecutor(project, owner.journal))
             async with serving(Site(cases, root, environment.get("SIDECAR_RUN_ID"))) as server:
                 await server.serve(source, sink)
         tasks.cancel_scope.cancel()

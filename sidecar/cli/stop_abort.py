@@ -181,31 +181,39 @@ def _refuse_misplaced_name(root: str, reason: str, environment: Mapping[str, str
 def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
     timeout_s = float(options["--timeout"]) if "--timeout" in options else None
     signed = trailers.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
-    live = target.live_runs()
+    target.refuse_ended()
+    governed = target.open_runs()
     reason = options.get("REASON", options.get("--reason", ""))
     files.write(target.directory, kind, reason, signed, inside=target.inside)
+    if target.scope == "run" and not target.open_runs():
+        written = files.read(target.directory, kind)
+        if written is not None and written.signal_id == signed.signal_id:  # it ended without seeing the signal
+            files.clear(written)
+            target.refuse_ended()
     try:
-        return _sent(kind, target, options, live=live, signal_id=signed.signal_id or "")
+        return _sent(kind, target, options, governed=governed, signal_id=signed.signal_id or "")
     except KeyboardInterrupt:
         print("no longer waiting; the signal still stands", file=sys.stderr)
         return INTERRUPTED
 
 
-def _sent(kind: Kind, target: Target, options: dict[str, str], *, live: list[str], signal_id: str) -> int:
-    """Say so, and wait if asked to."""
+def _sent(kind: Kind, target: Target, options: dict[str, str], *, governed: list[str], signal_id: str) -> int:
+    """Say so, and wait if asked to. `governed`: the runs that were open when the signal was written."""
     path = files.path_of(target.directory, kind)
     as_json = "--json" in options
+    live = target.live_runs()
     if not as_json:
-        say("\n".join(_told(kind, target, path, live)))
+        say("\n".join(_told(kind, target, path, governed, live)))
     if "--wait" in options:
         from sidecar.cli import wait  # noqa: PLC0415 - json, which costs as much as the rest together
 
         limit_s = float(options["--wait"]) if options["--wait"] else None
-        return wait.for_receipt(target, kind, signal_id, limit_s, was_live=bool(live), as_json=as_json)
+        return wait.for_receipt(target, kind, signal_id, limit_s, was_open=bool(governed), as_json=as_json)
     if as_json:
         import json  # noqa: PLC0415 - as above
 
-        say(json.dumps({"signal": kind, "signal_id": signal_id, "path": path, "live_runs": live}))
+        runs = {"open_runs": governed, "live_runs": live}
+        say(json.dumps({"signal": kind, "signal_id": signal_id, "path": path, **runs}))
     return WRITTEN
 
 
@@ -226,21 +234,28 @@ def _cancel(kind: Kind, target: Target, options: dict[str, str]) -> int:
     return WRITTEN
 
 
-def _told(kind: Kind, target: Target, path: str, live: list[str]) -> list[str]:
+def _told(kind: Kind, target: Target, path: str, governed: list[str], live: list[str]) -> list[str]:
     """What the person reads. The first lines are the contract's; people and scripts know them."""
     whose = {"project": "Every run of the project", "workspace": "Workspace", "run": "Run"}[target.scope]
     lines = [f"{kind.capitalize()} signal sent to {target.scope}: {target.name}"]
+    waiting = [run_id for run_id in governed if run_id not in live]
     if kind == "stop":
         lines.append(f"{whose} will stop after current iteration completes")
     elif live:
         lines.append(f"Ending now, with every agent and command: {', '.join(live)}")
-    else:
-        lines.append("Nothing is running there now; a run that waits for its agent ends when the agent next asks")
+    elif not governed:
+        lines.append("Nothing is running there now, and no run waits there to go on")
+    if waiting:
+        lines.append(f"No process executes {', '.join(waiting)} now: {_ends(kind, waiting)} before the next step")
     lines += ["", f"To cancel, delete the {files.FILE_NAMES[kind]} file:", f"  rm {_typed(path)}"]
-    if kind == "stop" and not live:
-        which = "it will, if resumed, be stopped" if target.scope == "run" else "the next run will be stopped"
-        lines += ["", f"Nothing is running there now: {which} before its first step"]
+    if kind == "stop" and not governed:
+        lines += ["", "Nothing is running there now: the next run will be stopped before its first step"]
     return lines
+
+
+def _ends(kind: Kind, run_ids: list[str]) -> str:
+    verb = "stopped" if kind == "stop" else "aborted"
+    return f"it is {verb}" if len(run_ids) == 1 else f"they are {verb}"
 
 
 def _typed(path: str) -> str:

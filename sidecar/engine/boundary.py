@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sidecar.engine.record.image import Image
     from sidecar.model.steps import StepBase
     from sidecar.model.workflow import RunLimits
-    from sidecar.signals.board import Board, Request
+    from sidecar.signals.board import Board, Request, Subject
 
 _UNCOUNTED = (Conditional, Loop, Break, Continue, Exit)  # they only say what is next
 
@@ -94,15 +94,20 @@ class Gate:
         return None if most is None else max(most - self._image.counters.cost_usd, 0.0)
 
     def _by(self, request: Request) -> Ending:
-        status: Literal["aborted", "stopped"] = "aborted" if request.kind == "abort" else "stopped"
-        reason = request.reason
-        if request.signal is not None and request.signal.occurrence in self.board.subject.leftovers:
-            since = trailers.timestamp(request.since)
-            reason = (
-                f"{request.signal.path} was there before the first step, since {since} ({request.reason}); it is "
-                "gone now. To prevent this, take a stop back with `sidecar stop --cancel`, or delete the file"
-            )
-        return Ending(status, reason, request=request)
+        return ending_by(request, self.board.subject)
+
+
+def ending_by(request: Request, subject: Subject) -> Ending:
+    """How a run ends by a signal. One that stood there at its beginning is explained."""
+    status: Literal["aborted", "stopped"] = "aborted" if request.kind == "abort" else "stopped"
+    reason = request.reason
+    if request.signal is not None and request.signal.occurrence in subject.standing:
+        since = trailers.timestamp(request.since)
+        reason = (
+            f"{request.signal.path} was there before the first step, since {since} ({request.reason}); it is "
+            "gone now. To prevent this, take a stop back with `sidecar stop --cancel`, or delete the file"
+        )
+    return Ending(status, reason, request=request)
 
 
 def _keep(name: str, most: float, now: float, unit: str) -> None:

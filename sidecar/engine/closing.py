@@ -1,42 +1,208 @@
-"""The end of a start: checkpoint, journal, receipt, file, in this order, so that a crash repeats a signal and never
-loses it."""
+"""How a run ends: checkpoint, journal, receipt, signal file, in this order, so that a crash repeats a signal and never
+loses it. Also for the open runs that nobody executes: they end in the journal, under their lock."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from sidecar.engine import idle
+from sidecar.engine.boundary import ending_by
+from sidecar.engine.opened import NOTED_STOP, board_of
 from sidecar.errors import SidecarError
-from sidecar.signals import files
-from sidecar.signals.consume import clear_leftovers, consume
+from sidecar.model import run as kinds
+from sidecar.signals import files, liveness
+from sidecar.signals.consume import clear_leftovers, clear_other, consume, still_to_take
+from sidecar.store.journal import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sidecar.engine.ending import Ending
     from sidecar.engine.opened import OpenRun
+    from sidecar.engine.owner import Owner
+    from sidecar.model.run import RunEvent
+    from sidecar.signals.board import Board
     from sidecar.signals.files import Signal
-    from sidecar.signals.receipts import EndedProcess, State
+    from sidecar.signals.receipts import EndedProcess
+    from sidecar.store.journal import Journal, Run
 
 
 def close(opened: OpenRun, ending: Ending) -> Ending:
     """End the run in the journal, then take the signals that this fulfils. The ending as it was journalled."""
     opened.gate.tick()
     ending = _with_late_reason(ending)
-    told = {name: value for name, value in (("limit", ending.limit), ("waits", ending.waits)) if value}
-    signal = ending.request.signal if ending.request else None
-    taken = (signal.signal_id, signal.kind) if signal is not None else None
-    opened.ledger.end(ending.status, ending.reason, opened.image.to_json, taken=taken, **told)
-    if signal is not None:
-        if signal.kind == "abort":
-            # Before its file goes: whoever dies in between leaves it to the next one who finds it.
-            _careful(opened, partial(idle.abort_governed, opened.owner, signal))
-        _consume(opened, signal, ending.status)
-    if not _goes_on(opened, ending):
-        _take_leftovers(opened, ending)
+    data = {name: value for name, value in (("limit", ending.limit), ("waits", ending.waits)) if value}
+    taken = [] if ending.status in OPEN else _governing(opened.board, ending)
+    opened.ledger.end(ending.status, ending.reason, opened.image.to_json, taken=taken, **data)
+    if ending.status not in OPEN:
+        processes = [cast("EndedProcess", asdict(process)) for process in opened.processes.ended]
+        proof = _Proof(processes, opened.processes.survivors)
+        _take_signals(opened.owner, opened.board, ending.status, taken, proof)
     return ending
+
+
+def clear_stale_signals(opened: OpenRun) -> None:
+    """When a run begins or goes on: an abort from before its beginning is not for it, but may be for some that nobody
+    executes; then it goes."""
+    for directory in opened.board.subject.directories:
+        found = files.read(directory, "abort")
+        if found is not None and opened.board.verdict(found) == "stale":
+            _careful(opened.warn, partial(apply_to_unheld, opened.owner, found))
+    for warning in clear_leftovers(opened.owner.root, opened.board):
+        opened.warn(warning)
+
+
+# --- runs that nobody executes
+
+
+def asked_meanwhile(owner: Owner, run: Run) -> Ending | None:
+    """How a run that nobody executed until now ends, where a signal was written meanwhile. The caller has its lock."""
+    board = board_of(owner, run)
+    board.look()
+    request = board.abort or board.stop
+    return ending_by(request, board.subject) if request is not None else None
+
+
+def end_unheld(owner: Owner, run: Run, ending: Ending, hear: Callable[[RunEvent], None]) -> None:
+    """End an open run that nobody executes, in the journal. The caller has its lock."""
+    board = board_of(owner, run, owner.report)
+    board.look()
+    ending = _with_late_reason(ending)
+    taken = _governing(board, ending)
+    with owner.database.transaction():
+        for handout in owner.handouts.all_held(run.run_id):
+            owner.handouts.take_back(run.run_id, handout.task_id)
+        for signal in taken:
+            owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind)
+        event = owner.journal.end_unheld(run.run_id, ending.status, reason=ending.reason)
+    hear(event.told)
+    _take_signals(owner, board, ending.status, taken, None)
+
+
+def apply_to_unheld(owner: Owner, signal: Signal) -> list[str]:
+    """Apply a signal to every open run that it governs and that nobody executes; those that have ended by it.
+
+    A stop spares a run of which an agent has a step in hand: it is noted for that run, which ends when it next reaches
+    a boundary or changes driver. The file does not wait for that: an agent that never comes back would keep it there,
+    and it would stop the next run.
+    """
+    ended = []
+    for run_id in still_to_take(owner.root, signal):
+        if liveness.is_live(owner.root, run_id):
+            continue
+        try:
+            with liveness.RunLock(owner.root, run_id):
+                if _apply(owner, run_id, signal):
+                    ended.append(run_id)
+        except liveness.RunBusy:
+            continue  # somebody executes it now, and finds the signal
+    return ended
+
+
+def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
+    """Whether the run, which is locked, has ended by the signal."""
+    run = owner.journal.find(run_id)
+    if run is None or run.status not in OPEN:
+        close_mark(owner, run_id)
+        return False
+    board = board_of(owner, run)
+    board.look()
+    if board.verdict(signal) != "applies":
+        return False
+    request = board.abort or board.stop
+    if request is None:  # the file is gone since
+        return False
+    if request.kind == "stop" and owner.handouts.all_held(run_id):
+        noted = {"signal_id": signal.signal_id, "reason": signal.reason, "since": signal.arrived_at, "start": run.start}
+        data = {"signal": "stop", "reason": signal.reason, "source": "file", "path": signal.path}
+        with owner.database.transaction():
+            owner.journal.take_signal(run_id, signal.signal_id, signal.kind, "noted")
+            owner.journal.change(run_id, details={**run.details, NOTED_STOP: noted})
+            event = owner.journal.append(run_id, kinds.SIGNAL, data)  # whoever has the run in memory reads it again
+        owner.emit(event.told)
+        consume(owner.root, signal, run_id, "running")
+        return False
+    end_unheld(owner, run, ending_by(request, board.subject), owner.emit)
+    return True
+
+
+def see_to_signal(owner: Owner, signal: Signal) -> list[str]:
+    """For a process that lives on: what a signal that stands somewhere does to runs that nobody executes, and whether
+    it can go because the run that it names has ended."""
+    if signal.trailers.run_id is not None and (why := clear_other(owner.root, signal)):
+        owner.report(f"removed {signal.path}: {why} ({signal.reason})")
+        return []
+    return apply_to_unheld(owner, signal)
+
+
+def take_back_beginning(root: str, journal: Journal, run: Run) -> None:
+    """Nobody goes on with a run that had ended, after all: it stands as it did. The caller has its lock."""
+    if run.status == "pending" and run.start:
+        journal.take_back_beginning(run.run_id)
+        liveness.end(root, run.run_id)
+
+
+def close_mark(owner: Owner, run_id: str) -> None:
+    """A run whose owner died between its end in the journal and its last file, or before the journal knew of it. The
+    caller has its lock."""
+    if owner.journal.find(run_id) is None:
+        liveness.forget(owner.root, run_id)
+    else:
+        liveness.end(owner.root, run_id)
+
+
+# --- inside
+
+
+class _Proof(NamedTuple):
+    """What became of the processes of a run: for the receipt."""
+
+    processes: Sequence[EndedProcess]
+    survivors: int
+
+
+def _governing(board: Board, ending: Ending) -> list[Signal]:
+    """What a run that ends takes: the signal that ends it, and every other that is for it, whatever came first."""
+    board.look()
+    mine = ending.request.signal if ending.request else None
+    found = [files.read(directory, kind) for directory in board.subject.directories for kind in files.FILE_NAMES]
+    others = [one for one in found if one is not None and board.verdict(one) == "applies"]
+    first = [mine] if mine is not None else []
+    return first + [one for one in others if mine is None or one.signal_id != mine.signal_id]
+
+
+def _take_signals(
+    owner: Owner,
+    board: Board,
+    status: str,
+    taken: Sequence[Signal],
+    proof: _Proof | None,
+) -> None:
+    """The run has ended, whatever becomes of the files: receipts, then the signal files, then the mark that it is open.
+
+    `proof`: of a run that was executed here. Then the signals are applied to the runs that nobody executes, too; before
+    a file goes, because whoever dies in between leaves it to the next one who finds it.
+    """
+    root, run_id, warn = owner.root, board.subject.run_id, board.report
+    processes, survivors = (proof.processes, proof.survivors) if proof else ((), 0)
+
+    def take(signal: Signal, state: Any = "applied") -> None:
+        whole = files.settled(signal)
+        consume(root, whole, run_id, status, state=state, processes=processes, survivors=survivors)
+
+    for signal in taken:
+        if proof is not None:
+            _careful(warn, partial(apply_to_unheld, owner, signal))
+        _careful(warn, partial(take, signal))
+    for directory in board.subject.directories:
+        refused = files.read(directory, "stop")
+        if refused is not None and board.verdict(refused) == "refused":
+            _careful(warn, partial(take, refused, "refused"))
+    for warning in clear_leftovers(root, board):
+        warn(warning)
+    liveness.end(root, run_id)
+    board.cleanup()
 
 
 def _with_late_reason(ending: Ending) -> Ending:
@@ -49,55 +215,8 @@ def _with_late_reason(ending: Ending) -> Ending:
     return replace(ending, reason=reason, request=replace(request, signal=signal, reason=signal.reason))
 
 
-def _goes_on(opened: OpenRun, ending: Ending) -> bool:
-    """Whether it waits for an answer, or is resumed by the next daemon without anybody: then it meets its stop."""
-    resumed = ending.status == "interrupted" and bool(opened.run.details.get("detached"))
-    return resumed or ending.status == "paused"
-
-
-def greet(opened: OpenRun) -> None:
-    """At a start: an abort from before it is not for this run, but may be for some that nobody holds."""
-    for directory in opened.board.subject.directories:
-        found = files.read(directory, "abort")
-        if found is not None and opened.board.verdict(found) == "stale":
-            _careful(opened, partial(idle.abort_governed, opened.owner, found))
-    for warning in clear_leftovers(opened.owner.root, opened.board):
-        opened.warn(warning)
-
-
-def _take_leftovers(opened: OpenRun, ending: Ending) -> None:
-    """A stop that came during the last iteration is fulfilled: it must not meet the next run."""
-    board = opened.board
-    board.look()
-    if board.stop is not None and board.stop.signal is not None and ending.request is None:
-        _consume(opened, board.stop.signal, ending.status)
-    for directory in board.subject.directories:
-        signal = files.read(directory, "stop")
-        if signal is not None and board.verdict(signal) == "refused":
-            _consume(opened, signal, ending.status, "refused")
-    for warning in clear_leftovers(opened.owner.root, board):
-        opened.warn(warning)
-    for kind in files.FILE_NAMES:
-        signal = files.read(board.subject.own_directory, kind)
-        mine = ending.request.signal if ending.request else None
-        if signal is not None and signal != mine and board.verdict(signal) == "applies":
-            _consume(opened, signal, ending.status)  # something else was first, but who waits for it has an answer
-    board.cleanup()
-
-
-def _consume(opened: OpenRun, signal: Signal, status: str, state: State = "applied") -> None:
-    processes = [cast("EndedProcess", asdict(process)) for process in opened.processes.ended]
-    root, run_id, survivors = opened.owner.root, opened.run.run_id, opened.processes.survivors
-    whole = files.settled(signal)
-    _careful(
-        opened,
-        lambda: consume(root, whole, run_id, status, state=state, processes=processes, survivors=survivors),
-    )
-
-
-def _careful(opened: OpenRun, act: Callable[[], object]) -> None:
-    """The run has ended, whatever becomes of the files."""
+def _careful(warn: Callable[[str], None], act: Callable[[], object]) -> None:
     try:
         act()
     except (SidecarError, OSError) as error:
-        opened.warn(str(error))
+        warn(str(error))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How it ends. `limit`: which one was reached; `request`: the signal that is consumed with it."""
+    """How it ends. `limit`: which one was reached; `request`: the signal that is consumed with it; `executed`: False
+    where nothing was done, because the run had ended before, or a signal was written while nobody executed it."""
 
     status: Status
     reason: str = ""
@@ -21,6 +22,7 @@ class Ending:
     request: Request | None = None
     error: Error | None = None  # what the steps for a failure see
     waits: dict[str, Any] | None = None  # for a person: a question, or a stage that was submitted
+    executed: bool = True
 
 
 class RunEnds(Exception):  # noqa: N818 - not an error

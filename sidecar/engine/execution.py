@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from sidecar.engine import steering
-from sidecar.engine.closing import close, greet
+from sidecar.engine.closing import asked_meanwhile, clear_stale_signals, close, end_unheld, take_back_beginning
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.finishing import end_between, finish
-from sidecar.engine.opened import CHANGED, LEFTOVERS, OpenRun, load, prepare_resume, signal_directories
+from sidecar.engine.opened import CHANGED, REQUEST, OpenRun, load, prepare_resume, signal_directories, stood_as
 from sidecar.engine.record.run_log import RunLog
 from sidecar.engine.vigil import watched
 from sidecar.errors import DefinitionChanged, SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
-from sidecar.signals import files
-from sidecar.signals.liveness import RunLock
+from sidecar.signals import files, liveness
+from sidecar.store.journal import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,12 +48,16 @@ class Execution:
         person: Person | None = None,
         feedback: str | None = None,
         definition: Definition | None = None,
+        request: str | None = None,
+        attached: bool = False,
         mcp: Any = None,
         door: Door | None = None,
         replies_out: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """`definition`: in place of the one that the run was started with. `door`: open while the lock is held, for
-        the run's agents to call through. `replies_out` waits until who called has its answer."""
+        """`definition`: in place of the one that the run was started with. `request`: the id under which the run was
+        handed over; one that was taken back since is not executed. `attached`: from now on the run belongs to a
+        terminal. `door`: open while the lock is held, for the run's agents to call through. `replies_out` waits until
+        who called has its answer."""
         self.owner = owner
         self.run_id = run_id
         self.opened: OpenRun | None = None  # while it runs
@@ -61,6 +66,8 @@ class Execution:
         self._person = person
         self._feedback = feedback
         self._definition = definition
+        self._request = request
+        self._attached = attached
         self._mcp = mcp
         self._door = door
         self._replies_out = replies_out
@@ -94,26 +101,50 @@ class Execution:
     # --- from the lock to the receipt
 
     async def execute(self) -> Ending:
-        """Run until it ends, stops, pauses or fails. StoreError: the journal cannot be kept; it can be resumed."""
+        """Run until it ends, stops, pauses or fails. StoreError: the journal cannot be kept; it can be resumed.
+
+        Executes open runs only: whoever goes on with one that has ended begins it again first.
+        """
         root = self.owner.root
         run = self.owner.journal.run(self.run_id)
-        if run.status == "completed":
-            return Ending("completed", "it was completed before: nothing is done again")
         for directory in signal_directories(root, run):
             files.recover(directory)  # before the start: what is put back looks as if it had just come
-        with RunLock(root, self.run_id, run.workspace) as lock:
+        with liveness.RunLock(root, self.run_id):
             run = self.owner.journal.run(self.run_id)  # nobody changes it any more
+            if (ending := self._not_executed(run)) is not None:
+                return ending
             environment = run.details.get("environment") or self.owner.environment
             self._log = RunLog(root, self.run_id, self.owner.settings.secret_values(environment))
             try:
-                return await self._opened(run, lock.leftovers)
+                return await self._opened(run)
             finally:
                 self._log.close()
 
-    async def _opened(self, run: Run, leftovers: frozenset[str]) -> Ending:
+    def _not_executed(self, run: Run) -> Ending | None:
+        """Why nothing is done: the run has ended, was taken back, or a signal was written while nobody executed it."""
+        if run.status == "completed":
+            return Ending("completed", "it was completed before: nothing is done again", executed=False)
+        if run.status not in OPEN:
+            reason = f"it has ended before anybody executed it ({run.reason or run.status})"
+            return Ending(run.status, reason, executed=False)  # type: ignore[arg-type]  # it is not pending or running
+        if self._request is not None and self._request != (run.details.get(REQUEST) or {}).get("id"):
+            raise SidecarError(f"run {self.run_id} was taken back: whoever handed it over waits no longer")
+        liveness.keep_open(self.owner.root, self.run_id, workspace=run.workspace, driver="server")
+        if run.status == "pending":  # a beginning: it ends before its first step, as every start that meets a signal
+            return None
+        ending = asked_meanwhile(self.owner, run)
+        if ending is not None:
+            end_unheld(self.owner, run, ending, self._hear)
+            return replace(ending, executed=False)
+        return None
+
+    async def _opened(self, run: Run) -> Ending:
         try:
-            opened = self.opened = self._open(run, leftovers)
-        except (StoreError, DefinitionChanged):
+            opened = self.opened = self._open(run)
+        except StoreError:
+            raise
+        except DefinitionChanged:
+            take_back_beginning(self.owner.root, self.owner.journal, run)
             raise
         except SidecarError as error:
             return self._could_not_begin(error)
@@ -135,29 +166,30 @@ class Execution:
         """The defaults of the state, or a limit, cannot be computed: a start that ends before its first step."""
         journal = self.owner.journal
         last = journal.last_seq(self.run_id)
-        with self.owner.database.transaction():
-            run = journal.run(self.run_id)
-            if run.status != "running":
-                journal.begin(self.run_id, {"workflow": run.workflow, "was": run.status})
-            journal.end(self.run_id, "failed", reason=str(error))
+        run = journal.run(self.run_id)
+        if run.status != "running":
+            journal.begin(self.run_id, {"workflow": run.workflow, "was": run.status})
         for event in journal.events(self.run_id, after=last):
             self._hear(event.told)
-        return Ending("failed", str(error))
+        ending = Ending("failed", str(error))
+        end_unheld(self.owner, journal.run(self.run_id), ending, self._hear)
+        return ending
 
-    def _open(self, run: Run, leftovers: frozenset[str]) -> OpenRun:
-        owner, was = self.owner, run.status
+    def _open(self, run: Run) -> OpenRun:
+        owner, was = self.owner, stood_as(self.owner.journal, run)
         if run.start:
             owner.database.verify()
         image = load(owner, run, self._definition)
         with owner.database.transaction():
             if run.status == "running":
-                owner.journal.end(run.run_id, "interrupted", reason="its owner died")
+                why = "its owner died" if run.driver == "server" else "the agent that drove it was relieved"
+                owner.journal.end(run.run_id, "interrupted", reason=why)
                 was = "interrupted"
             prepare_resume(owner, run, image, self._feedback)
             for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
                 owner.handouts.take_back(run.run_id, handout.task_id)
             data: dict[str, Any] = {"workflow": run.workflow, "was": was, "feedback": self._feedback}
-            details = {**run.details, LEFTOVERS: sorted(leftovers)}
+            details = self._details(run)
             if self._definition is not None:  # the next resume goes on with it, too
                 data["with_changes"] = True
                 details[CHANGED] = self._definition.record()
@@ -168,6 +200,16 @@ class Execution:
         kind = kinds.RUN_RESUMED if run.start else kinds.RUN_STARTED
         self._hear(RunEvent(run.run_id, kind, owner.database.clock(), data, opened.ledger.seq))
         return opened
+
+    def _details(self, run: Run) -> dict[str, Any]:
+        """Whose the run is from now on: the terminal's here, or that of whoever handed it over."""
+        details = {name: value for name, value in run.details.items() if name != REQUEST}
+        if self._attached:
+            return {**details, "detached": False}
+        if self._request is None:
+            return details
+        environment = details.get("environment") or run.details[REQUEST]["environment"]
+        return {**details, "detached": True, "environment": environment}
 
     async def _run(self, opened: OpenRun) -> Ending:
         try:
@@ -182,7 +224,7 @@ class Execution:
         return close(opened, opened.ending)
 
     async def _turn(self, opened: OpenRun) -> None:
-        greet(opened)
+        clear_stale_signals(opened)
         if self._asked is not None:
             opened.end_now(self._asked[0], self._asked[1], at_once=self._asked[2])
         async with watched(opened), anyio.create_task_group() as beside:

@@ -25,7 +25,8 @@ from sidecar.engine.record.replaying import replay
 from sidecar.errors import StoreError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
-from sidecar.signals.board import Board, Subject
+from sidecar.signals import liveness
+from sidecar.signals.board import Board, Request, Subject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,8 +42,30 @@ if TYPE_CHECKING:
     from sidecar.model.workflow import RunLimits
     from sidecar.store.journal import Journal, Run
 
-LEFTOVERS = "leftovers"  # in a run's details: signals that stood there before its last start
+BUSY_S = 5.0  # how long a call on a run waits for another one to be over
+_LOCK_EVERY_S = 0.01
+NOTED_STOP = "noted_stop"  # in a run's details: a stop that did not wait for the step that an agent has in hand
+REQUEST = "request"  # in a run's details: somebody handed it over, under this id and with this environment
 CHANGED = "definition"  # in a run's details: the one that took the place of the one that it was started with
+
+
+@asynccontextmanager
+async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[None]:
+    """The run's lock, waited for without holding up the loop. RunBusy where somebody else keeps it."""
+    lock = liveness.RunLock(root, run_id)
+    deadline = anyio.current_time() + within_s
+    while True:
+        try:
+            lock.acquire(0.0)
+            break
+        except liveness.RunBusy:
+            if anyio.current_time() > deadline:
+                raise
+        await anyio.sleep(_LOCK_EVERY_S)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def signal_directories(root: str, run: Run) -> tuple[str, ...]:
@@ -52,8 +75,24 @@ def signal_directories(root: str, run: Run) -> tuple[str, ...]:
 
 
 def subject_of(root: str, run: Run) -> Subject:
-    """The run as signals see it, since its last start or resume."""
-    return Subject(run.run_id, signal_directories(root, run), frozenset(run.details.get(LEFTOVERS, ())))
+    """The run as signals see it, since its last beginning."""
+    mark = liveness.mark(root, run.run_id)
+    return Subject(run.run_id, signal_directories(root, run), mark.standing if mark else frozenset())
+
+
+def board_of(owner: Owner, run: Run, report: Callable[[str], None] = lambda _: None) -> Board:
+    """What is asked of the run, the stop that was noted for it included."""
+    noted = run.details.get(NOTED_STOP)
+    request = None
+    if noted and noted["start"] == run.start:
+        request = Request("stop", noted["reason"], "file", noted["since"], None)
+    return Board(subject_of(owner.root, run), taken=owner.journal.signals(run.run_id), noted=request, report=report)
+
+
+def stood_as(journal: Journal, run: Run) -> str:
+    """What the run was before it is gone on with: one that had ended is pending since it began again."""
+    last = journal.last_end(run.run_id) if run.status == "pending" else None
+    return str(last.data["status"]) if last is not None else run.status
 
 
 def definition_of(journal: Journal, run: Run) -> dict[str, Any]:
@@ -140,11 +179,10 @@ class OpenRun:
         self.hear = hear
         seq, states = owner.journal.last_seq(run.run_id), owner.journal.last_state(run.run_id)
         self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq, states=states)
-        subject = subject_of(owner.root, run)
-        taken = owner.journal.signals(run.run_id)
-        self.board = Board(subject, taken=taken, report=self.warn)
+        self.board = board_of(owner, run, self.warn)
+        own_directory = self.board.subject.own_directory
         self.processes = Processes(
-            owner.supervisor, owner.agents, self.ledger, image.counters, subject.own_directory, lost=self.lose
+            owner.supervisor, owner.agents, self.ledger, image.counters, own_directory, lost=self.lose
         )
         owner.hear_ended[run.run_id] = self.processes.over
         environment = run.details.get("environment") or owner.environment

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from sidecar.config import Settings
     from sidecar.model.agent import AgentEnded
+    from sidecar.model.run import RunEvent
 
 
 class Owner:
@@ -49,6 +50,7 @@ class Owner:
         self.supervisor = Supervisor(root, containment=settings.containment, on_ended=self._ended)
         self.watcher = Watcher(source_for(settings.watcher, report), report)
         self.hear_ended: dict[str, Callable[[AgentEnded], None]] = {}  # by run
+        self.listeners: set[Callable[[RunEvent], None]] = set()  # of every run that is executed or ended here
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -70,6 +72,11 @@ class Owner:
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         told = (kind, error, trace) if cancelled else (None, None, None)
         return bool(await self._stack.__aexit__(*told)) and cancelled
+
+    def emit(self, event: RunEvent) -> None:
+        """What happens in any run, for whoever listens to all of them."""
+        for listener in list(self.listeners):
+            listener(event)
 
     async def _reap(self) -> None:
         """End what owners that died left running."""

@@ -34,7 +34,7 @@ def owning(project: Project, owner: Owner) -> Runs:
         from sidecar.service.detached_executor import DetachedExecutor  # noqa: PLC0415 - most agents never call
         from sidecar.service.use_cases import UseCases  # noqa: PLC0415
 
-        return UseCases(project, owner, DetachedExecutor(project, runs), hear=runs.tell)
+        return UseCases(project, owner, DetachedExecutor(project, owner.journal, runs), hear=owner.emit)
 
     runs.door = _of_runs(cases, runs)
     return runs

@@ -75,10 +75,17 @@ class Service(Protocol):
     async def next_step(self, workflow_id: str, task_id: str | None, context: Json | None) -> Json: ...
 
     async def step_complete(  # noqa: PLR0917 - the tool's own arguments
-        self, workflow_id: str, step_id: str, status: str, result: Any, error: str | None, task_id: str | None
+        self,
+        workflow_id: str,
+        step_id: str,
+        status: str,
+        result: Any,
+        error: str | None,
+        task_id: str | None,
+        attempt: int | None,
     ) -> Json: ...
 
-    async def resume(self, workflow_id: str, feedback: str | None, answer: Any) -> Json: ...
+    async def resume(self, workflow_id: str, feedback: str | None, answer: Any, driver: str | None) -> Json: ...
 
     async def checkpoint(self, workflow_id: str, step_id: str | None, reason: str | None) -> Json: ...
 

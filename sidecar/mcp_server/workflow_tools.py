@@ -49,6 +49,7 @@ async def _step_complete(site: Site, given: dict[str, Any]) -> Json:
         given.get("result"),
         given.get("error"),
         _task(given),
+        given.get("attempt"),
     )
 
 
@@ -98,6 +99,7 @@ DRIVING = (
                 "status": text(choices=["success", "failed"]),
                 "result": anything("What the step produced."),
                 "error": text("What went wrong, with status failed."),
+                "attempt": {"type": "integer", "description": "The step's attempt, as it was handed out."},
                 "task_id": _TASK,
                 "sub_agent_context": _CONTEXT,
             },
@@ -108,17 +110,21 @@ DRIVING = (
     ),
     Tool(
         "workflow_resume",
-        "Go on with a run that was stopped, paused, failed, aborted or interrupted, from its last boundary.",
+        "Go on with a run that was stopped, paused, failed, aborted or interrupted, from its last boundary. "
+        "You drive it from then on, unless driver is server or it was paused.",
         takes(
             {"workflow_id": RUN_ID},
             {
                 "feedback": text("What a person says to what was submitted for approval."),
                 "answer": anything("The answer to the question that the run waits for."),
+                "driver": text("Who does its steps from now on: you, or the sidecar.", choices=["agent", "server"]),
             },
         ),
         gives({"workflow_id": STRING}, {"state": OBJECT, "last_checkpoint": or_null(OBJECT)}),
         "changes",
-        lambda site, given: site.service.resume(given["workflow_id"], given.get("feedback"), given.get("answer")),
+        lambda site, given: site.service.resume(
+            given["workflow_id"], given.get("feedback"), given.get("answer"), given.get("driver")
+        ),
     ),
     Tool(
         "workflow_load_definition",

@@ -12,12 +12,13 @@ from sidecar.agents import socket_path
 from sidecar.model import ulid
 from sidecar.model.finding import fine, note, problem
 from sidecar.signals import files, liveness, targets
+from sidecar.signals.consume import still_to_take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sidecar.model.finding import Finding
-    from sidecar.signals.files import Kind
+    from sidecar.signals.files import Signal
 
 # What a writer leaves who dies in the middle of it.
 _HALF = re.compile(r"\.(stop|abort)(\.taken|(\.receipt\.json)?\.[0-9a-f]{16}\.tmp)")
@@ -30,7 +31,7 @@ def leftovers(root: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     found = list(_stale_signals(root, environment))
     yield from found[:_SHOWN]
     if len(found) > _SHOWN:
-        yield problem("leftovers", f"and {len(found) - _SHOWN} more signals that no live run obeys", "see above")
+        yield problem("leftovers", f"and {len(found) - _SHOWN} more signals that no open run obeys", "see above")
     halves = [path for directory in _directories(root, environment) for path in _halves(directory)]
     if halves:
         yield note("leftovers", f"half-written by a process that died: {_named(halves)}", f"rm {_named(halves)}")
@@ -54,25 +55,22 @@ def sockets(root: str) -> Iterator[Finding]:
 
 
 def _stale_signals(root: str, environment: Mapping[str, str]) -> Iterator[Finding]:
-    state = layout.state_directory(root)
     for directory in _directories(root, environment):
-        if directory == state:
-            live = bool(liveness.live_runs(root))
-        elif os.path.dirname(directory) == layout.runs_directory(root):
-            live = liveness.is_live(root, os.path.basename(directory))
-        else:
-            live = bool(liveness.live_runs(root, workspace=os.path.realpath(directory)))
         for kind in files.FILE_NAMES:
-            signal = files.read(directory, kind)
-            if signal is not None and not live:
-                yield _stale(signal.path, kind, signal.reason, signal.arrived_at)
+            signal = files.read(os.path.realpath(directory), kind)
+            if signal is not None and not still_to_take(root, signal):
+                yield _stale(signal)
 
 
-def _stale(path: str, kind: Kind, reason: str, arrived_at: float) -> Finding:
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(arrived_at))
-    effect = "the next run that it governs stops before its first step" if kind == "stop" else "no live run obeys it"
-    text = f"{path}, since {since} ({' '.join(reason.split())[:80]}): {effect}"
-    return problem("leftovers", text, f"rm '{path}', unless that is meant")
+def _stale(signal: Signal) -> Finding:
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(signal.arrived_at))
+    effect = "no open run obeys it"
+    if signal.kind == "stop":
+        effect = "the next run that it governs stops before its first step"
+    if signal.trailers.run_id is not None:
+        effect = f"it is for run {signal.trailers.run_id}, which is not open"
+    text = f"{signal.path}, since {since} ({' '.join(signal.reason.split())[:80]}): {effect}"
+    return problem("leftovers", text, f"rm '{signal.path}', unless that is meant")
 
 
 def _directories(root: str, environment: Mapping[str, str]) -> Iterator[str]:

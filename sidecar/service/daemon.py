@@ -109,7 +109,7 @@ class Daemon:
             ):
                 runs = Runs(owner)
                 executor = self._executor = LocalExecutor(runs, executions)
-                use_cases = self._use_cases = UseCases(project, owner, executor, hear=runs.tell)
+                use_cases = self._use_cases = UseCases(project, owner, executor, hear=owner.emit)
                 async with self._serve(use_cases, runs), anyio.create_task_group() as beside:
                     await beside.start(IdleWatch(owner).run)  # first: what is aborted is not resumed
                     beside.start_soon(self._compact, owner)

@@ -10,18 +10,20 @@ if TYPE_CHECKING:
     from sidecar.engine.execution import Execution
     from sidecar.service.executor import Runs
     from sidecar.service.project import Project
+    from sidecar.store.journal import Journal
 
 
 class DetachedExecutor:
     """Has runs executed by somebody who outlives this process. `runs`: those few that it executes itself."""
 
-    def __init__(self, project: Project, runs: Runs | None = None) -> None:
+    def __init__(self, project: Project, journal: Journal, runs: Runs | None = None) -> None:
         self._project = project
+        self._journal = journal
         self._runs = runs
 
     async def begin(self, run_id: str, *, feedback: str | None = None, answer: Any = None) -> None:
         """Start it, or go on with it; returns when somebody has taken it on."""
-        await handing_over.hand_over(self._project, run_id, feedback=feedback, answer=answer)
+        await handing_over.hand_over(self._project, self._journal, run_id, feedback=feedback, answer=answer)
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
         """A stage of a run that is executed here; None where it is executed elsewhere."""

@@ -52,7 +52,7 @@ class Runs:
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.door: Door | None = None  # of each run, for its agents
-        self.listeners: set[Callable[[RunEvent], None]] = set()  # of all of them
+        self.listeners = owner.listeners
         self.replies: set[Callable[[], Coroutine[Any, Any, Any]]] = set()  # each waits until a server's answers are out
         self._live: dict[str, _Live] = {}
 
@@ -61,16 +61,11 @@ class Runs:
 
         def hear_all(event: RunEvent) -> None:
             hear(event)
-            self.tell(event)
+            self.owner.emit(event)
 
         mcp = leading_back(self.owner.root, run_id)
         around, out = self._around, self.replies_out
         return Execution(self.owner, run_id, hear_all, mcp=mcp, door=around, replies_out=out, **given)
-
-    def tell(self, event: RunEvent) -> None:
-        """What happens in any run, for whoever listens to all of them."""
-        for listener in list(self.listeners):
-            listener(event)
 
     def live(self, run_id: str) -> Execution | None:
         """A run whose lock this process holds, to execute it."""
@@ -139,7 +134,13 @@ class LocalExecutor:
         return len(self._executions)
 
     async def begin(
-        self, run_id: str, *, feedback: str | None = None, answer: Any = None, with_changes: bool = False
+        self,
+        run_id: str,
+        *,
+        request: str | None = None,
+        feedback: str | None = None,
+        answer: Any = None,
+        with_changes: bool = False,
     ) -> None:
         """Start it, or go on with it; returns when it is running. SidecarError: it is not, and why."""
         if self._interrupted is not None:
@@ -155,7 +156,7 @@ class LocalExecutor:
                 raise InputError(f"run {run_id} waits for no answer: it is {run.status}")
             person = Answering(waits["step"], answer)
         definition: Definition | None = workflows.find(owner.root, run.workflow) if with_changes else None
-        await self._tasks.start(self._execute, run_id, person, feedback, definition)
+        await self._tasks.start(self._execute, run_id, request, person, feedback, definition)
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
         """A stage of a run that is executed here; None where it is executed elsewhere."""
@@ -183,6 +184,7 @@ class LocalExecutor:
     async def _execute(
         self,
         run_id: str,
+        request: str | None,
         person: Person | None,
         feedback: str | None,
         definition: Definition | None,
@@ -197,7 +199,9 @@ class LocalExecutor:
                 begun = True
                 task_status.started()
 
-        execution = self.runs.execution(run_id, hear, person=person, feedback=feedback, definition=definition)
+        execution = self.runs.execution(
+            run_id, hear, request=request, person=person, feedback=feedback, definition=definition
+        )
         if not self._executions:
             self._none = anyio.Event()
         self._executions[run_id] = execution

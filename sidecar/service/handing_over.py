@@ -18,7 +18,11 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from sidecar import layout
 from sidecar.agents import detach, socket_path
 from sidecar.agents.bound_socket import bound
+from sidecar.engine.closing import take_back_beginning
+from sidecar.engine.opened import REQUEST, locked
 from sidecar.errors import SidecarError
+from sidecar.model import duration, ulid
+from sidecar.signals import liveness
 
 if TYPE_CHECKING:
     import socket
@@ -27,13 +31,12 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream, TaskStatus
 
     from sidecar.service.project import Project
-    from sidecar.store.journal import Journal, Run
+    from sidecar.store.journal import Journal
 
     Begin = Callable[..., Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 LOG = "owner.log"  # in the run's directory: what its detached owner says, which is little
-_WITHIN_S = 60.0
 _LONGEST = 16 * 1024 * 1024
 
 
@@ -42,35 +45,66 @@ def details(environment: Mapping[str, str]) -> dict[str, Any]:
     return {"detached": True, "environment": dict(environment)}
 
 
-def mark(journal: Journal, run: Run, environment: Mapping[str, str], *, detached: bool) -> None:
-    """From its next start on the run belongs to a terminal, or to none. It keeps the environment that it was given."""
-    if detached != bool(run.details.get("detached")):
-        known = run.details.get("environment") or (dict(environment) if detached else None)
-        kept = {**run.details, "detached": detached, **({"environment": known} if known else {})}
-        journal.change(run.run_id, details=kept)
-
-
 async def hand_over(
     project: Project,
+    journal: Journal,
     run_id: str,
     *,
     feedback: str | None = None,
     answer: Any = None,
     with_changes: bool = False,
 ) -> None:
-    """Have it executed elsewhere; returns when somebody holds its lock. SidecarError: nobody does, and why."""
-    asked = {"run_id": run_id, "feedback": feedback, "answer": answer, "with_changes": with_changes}
-    if await _to_the_daemon(project.root, asked):
+    """Have it executed elsewhere; returns when somebody holds its lock. SidecarError: nobody does, nor will, and why.
+
+    The request stands in the journal, and whoever executes the run looks for it there under the run's lock: one that is
+    taken back is executed by nobody, however late a daemon reads it.
+    """
+    request = {"id": ulid.new(), "environment": dict(project.environment)}
+    async with locked(project.root, run_id):
+        details = {**journal.run(run_id).details, REQUEST: request}
+        journal.change(run_id, details=details)
+    asked = {
+        "run_id": run_id,
+        "request": request["id"],
+        "feedback": feedback,
+        "answer": answer,
+        "with_changes": with_changes,
+    }
+    try:
+        await _hand_over(project, asked)
+    except SidecarError as error:
+        if await _taken_back(project.root, journal, asked, str(error)):
+            raise
+
+
+async def _hand_over(project: Project, asked: dict[str, Any]) -> None:
+    within_s = duration.seconds(project.settings.hand_over_within)
+    if await _to_the_daemon(project.root, asked, within_s):
         return
-    options = ["--with-changes"] if with_changes else []
-    if feedback is not None:
-        options += ["--feedback", feedback]
-    if answer is not None:
-        options += ["--answer", json.dumps(answer)]
+    run_id = asked["run_id"]
     # -P: the project is the working directory, and its modules must not be taken for ours.
-    argv = [sys.executable, "-P", "-m", "sidecar", "--project", project.root, "own", *options, run_id]
+    argv = [sys.executable, "-P", "-m", "sidecar", "--project", project.root, "own", json.dumps(asked)]
     log_path = os.path.join(layout.run_directory(project.root, run_id), LOG)
-    await detach.start(argv, cwd=project.root, environment=project.environment, log_path=log_path)
+    await detach.start(argv, cwd=project.root, environment=project.environment, log_path=log_path, within_s=within_s)
+
+
+async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: str) -> bool:
+    """Take the request back, under the run's lock; False where somebody executes it, or has, after all."""
+    run_id = asked["run_id"]
+    try:
+        async with locked(root, run_id):
+            run = journal.run(run_id)
+            if (run.details.get(REQUEST) or {}).get("id") != asked["request"]:
+                return False
+            details = {name: value for name, value in run.details.items() if name != REQUEST}
+            run = journal.change(run_id, details=details)
+            if run.status == "pending" and not run.start:
+                journal.end_unheld(run_id, "failed", reason=f"nobody executed it: {why}")
+                liveness.end(root, run_id)
+            take_back_beginning(root, journal, run)
+    except liveness.RunBusy:
+        return False
+    return True
 
 
 async def take_over(root: str, begin: Begin, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -93,9 +127,7 @@ async def _answered(stream: ByteStream, begin: Begin) -> None:
 
 async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
     try:
-        await begin(
-            asked["run_id"], feedback=asked["feedback"], answer=asked["answer"], with_changes=asked["with_changes"]
-        )
+        await begin(**asked)
     except SidecarError as error:
         return {"error": str(error)}
     except Exception as error:
@@ -104,7 +136,7 @@ async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
     return {"begun": True}
 
 
-async def _to_the_daemon(root: str, asked: dict[str, Any]) -> bool:
+async def _to_the_daemon(root: str, asked: dict[str, Any], within_s: float) -> bool:
     """False where there is no daemon, or it went away before it had the run."""
     try:
         connected = socket_path.connect(layout.handover_socket(root))
@@ -112,7 +144,7 @@ async def _to_the_daemon(root: str, asked: dict[str, Any]) -> bool:
         return False
     with connected:
         connected.setblocking(False)
-        with anyio.move_on_after(_WITHIN_S):
+        with anyio.move_on_after(within_s):
             try:
                 answer = await _exchange(connected, json.dumps(asked).encode() + b"\n")
             except OSError:
@@ -123,7 +155,7 @@ async def _to_the_daemon(root: str, asked: dict[str, Any]) -> bool:
             if "error" in told:
                 raise SidecarError(told["error"])
             return True
-    raise SidecarError(f"the daemon of {root} has not begun run {asked['run_id']} within {_WITHIN_S:g} s")
+    raise SidecarError(f"the daemon of {root} has not begun run {asked['run_id']} within {within_s:g} s")
 
 
 async def _exchange(connected: socket.socket, line: bytes) -> bytes:

@@ -1,15 +1,14 @@
-"""Aborts for runs that nobody holds: a process that lives on watches their signal directories, and applies them."""
+"""Signals for runs that nobody executes: a process that lives on watches their signal directories, and applies them."""
 
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.engine import idle
-from sidecar.engine.opened import signal_directories
+from sidecar import layout
+from sidecar.engine.closing import see_to_signal
 from sidecar.errors import SidecarError
 from sidecar.signals import files, liveness
 
@@ -24,7 +23,7 @@ _LOOK_S = 2.0
 
 
 class IdleWatch:
-    """The directories of one project's runs that are not over."""
+    """The directories of one project's runs that have not ended."""
 
     def __init__(self, owner: Owner, look_s: float = _LOOK_S) -> None:
         self._owner = owner
@@ -49,26 +48,25 @@ class IdleWatch:
             self._watch(set())
 
     def _mark(self) -> tuple[object, ...]:
-        """Changes with the journal, whoever writes it, and with who is executed."""
-        try:
-            log = os.stat(f"{self._owner.database.path}-wal")
-        except OSError:
-            return ()
-        return log.st_mtime_ns, log.st_size, tuple(liveness.live_runs(self._owner.root))
+        """Changes with which runs are open, and with who is executed."""
+        root = self._owner.root
+        return tuple(liveness.open_runs(root)), tuple(liveness.live_runs(root))
 
     def _look(self) -> None:
+        root = self._owner.root
         try:
-            self._watch(
-                {
-                    directory
-                    for run in self._owner.journal.runs(statuses=idle.AT_WORK)
-                    for directory in signal_directories(self._owner.root, run)
-                }
-            )
+            directories = {layout.state_directory(root)}
+            for run_id in liveness.open_runs(root):
+                mark = liveness.mark(root, run_id)
+                directories.add(layout.run_directory(root, run_id))
+                directories |= {mark.workspace} if mark and mark.workspace else set()
+            self._watch(directories)
             for directory in self._watched:
-                signal = files.read(directory, "abort")
-                if signal is not None and (ended := idle.abort_governed(self._owner, signal)):
-                    self._owner.report(f"aborted, though nobody held them: {', '.join(ended)} ({signal.reason})")
+                for kind in ("abort", "stop"):
+                    signal = files.read(directory, kind)
+                    if signal is not None and (ended := see_to_signal(self._owner, signal)):
+                        did = "aborted" if kind == "abort" else "stopped"
+                        self._owner.report(f"{did}, though nobody executed them: {', '.join(ended)} ({signal.reason})")
         except (SidecarError, OSError) as error:  # a disk that is full now: the file is still there the next time
             logger.warning("cannot look after idle runs: %s", error)
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _LIES_THERE = (
-    "nothing is executed there now: the next run that begins or goes on there is stopped before its first step; "
-    "`cancel` takes this back"
+    "no run is open there now: the next one to begin there is stopped before its first step; `cancel` takes this back"
 )
 
 
@@ -31,20 +30,21 @@ def target(project: Project, workspace: str | None, run_id: str | None) -> Targe
 
 
 def write(kind: Kind, to: Target, reason: str) -> Json:
-    """Write it; who is there to hear it."""
+    """Write it; which runs it governs."""
+    to.refuse_ended()
     signed = trailers.signed()
+    governed = to.open_runs()
     path = files.write(to.directory, kind, reason, signed, inside=to.inside)
-    live = to.live_runs()
     told: Json = {
         "success": True,
         "signal": kind,
         "path": path,
         "signal_id": signed.signal_id,
         "reason": reason,
-        "runs": live,
+        "runs": governed,
     }
     # An agent that stops what is over already would otherwise wonder why the next run does nothing.
-    return {**told, "message": _LIES_THERE} if kind == "stop" and not live else told
+    return {**told, "message": _LIES_THERE} if kind == "stop" and not governed else told
 
 
 def cancel(of: Target) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +12,23 @@ from sidecar import layout
 from sidecar.catalog import workflows
 from sidecar.engine import validate
 from sidecar.errors import DefinitionError, InputError, Problem, SignalError
-from sidecar.model import ulid
+from sidecar.model import duration, ulid
 from sidecar.model.parameters import bind
 from sidecar.service import adhoc
-from sidecar.signals import targets
+from sidecar.signals import liveness, targets, trailers
+from sidecar.signals.consume import clear_ended
+from sidecar.store.journal import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sidecar.catalog.imports import Definition
+    from sidecar.config import Settings
     from sidecar.model.run import Driver
     from sidecar.service.project import Project
     from sidecar.state.script import Script
-    from sidecar.store.journal import Journal
+    from sidecar.store.handouts import Handouts
+    from sidecar.store.journal import Journal, Run
 
 WORKSPACE = "workspace"  # an input of this name is the workspace that the run is bound to
 
@@ -67,22 +72,62 @@ def prepare(
     return Prepared(definition, inputs, directory)
 
 
-def create(
-    journal: Journal, prepared: Prepared, *, driver: Driver = "server", details: dict[str, Any] | None = None
-) -> str:
-    """The run is pending, with the definition that it keeps for life; its id."""
+@contextmanager
+def created(
+    root: str,
+    journal: Journal,
+    prepared: Prepared,
+    *,
+    driver: Driver = "server",
+    details: dict[str, Any] | None = None,
+) -> Iterator[str]:
+    """A run begins: it is pending, with the definition that it keeps for life. Its id; inside, its lock is held."""
     run_id = ulid.new()
     definition = prepared.definition
-    journal.create(
-        run_id,
-        definition.name,
-        definition=json.dumps(definition.record()),
-        inputs=prepared.inputs,
-        workspace=prepared.workspace,
-        driver=driver,
-        details=details,
-    )
-    return run_id
+    with liveness.begin(root, run_id, workspace=prepared.workspace, driver=driver):
+        try:
+            journal.create(
+                run_id,
+                definition.name,
+                definition=json.dumps(definition.record()),
+                inputs=prepared.inputs,
+                workspace=prepared.workspace,
+                driver=driver,
+                details=details,
+            )
+        except BaseException:
+            liveness.forget(root, run_id)
+            raise
+        yield run_id
+
+
+def create(root: str, journal: Journal, prepared: Prepared, *, details: dict[str, Any] | None = None) -> str:
+    """A run begins that somebody is to execute; its id."""
+    with created(root, journal, prepared, details=details) as run_id:
+        return run_id
+
+
+def begin_again(root: str, journal: Journal, run: Run, driver: Driver) -> list[str]:
+    """A run that had ended is to go on: what stands in its signal directories now is recorded, and every signal that
+    comes later is for it. One that has not ended goes on as it is. The caller has its lock. What to warn of."""
+    if run.status in OPEN or run.status == "completed":
+        return []
+    warnings = clear_ended(root, run.run_id)
+    liveness.begin_again(root, run.run_id, workspace=run.workspace, driver=driver)
+    journal.begin_again(run.run_id)
+    return warnings
+
+
+def refuse_handed_out(handouts: Handouts, run: Run, settings: Settings, *, take_over: bool) -> None:
+    """InputError where an outside agent has a step of the run in hand, and may still be at work on it."""
+    held = [] if take_over or run.status != "running" else handouts.all_held(run.run_id)
+    young = [one for one in held if handouts.age_s(one) < duration.seconds(settings.take_over_after)]
+    if young:
+        since = trailers.timestamp(young[0].handed_at)
+        raise InputError(
+            f"an agent has had step {young[0].key!r} of run {run.run_id} in hand since {since}; "
+            "--take-over has it done again here, and what that agent reports is refused"
+        )
 
 
 def workspace_inside(project: Project, name: str) -> str:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar.catalog import agents, prompts
 from sidecar.engine.agent_driven import driver
+from sidecar.engine.agent_driven.hands import refused
 from sidecar.engine.agent_driven.live import LiveRun
 from sidecar.engine.agent_driven.reported import Report
+from sidecar.engine.closing import asked_meanwhile, end_unheld
 from sidecar.engine.ending import Ending
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.opened import load
+from sidecar.engine.opened import load, locked
 from sidecar.engine.plan.explain import explain
 from sidecar.engine.record.image import Image
 from sidecar.engine.work.answers import accepted, matching
@@ -19,9 +21,10 @@ from sidecar.errors import InputError
 from sidecar.model import run as kinds
 from sidecar.service import adhoc, following, inspecting, looking, signalling, starting
 from sidecar.service.driven_runs import DrivenRuns
-from sidecar.signals.liveness import RunLock, is_live
+from sidecar.signals.liveness import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
+from sidecar.store.journal import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -101,7 +104,7 @@ class UseCases:
         if dry_run:
             return self._plan(definition, prepared.inputs)
         details = {"detached": True, "environment": dict(self.project.environment)}
-        run_id = starting.create(self.owner.journal, prepared, details=details)
+        run_id = starting.create(self.project.root, self.owner.journal, prepared, details=details)
         await self._executor.begin(run_id)
         if detach:
             return looking.status(self.owner.database, self.project.root, self.owner.journal.run(run_id))
@@ -199,9 +202,8 @@ class UseCases:
         prepared = starting.prepare(self.project, definition, inputs, workspace)
         image = Image.begin(definition, prepared.inputs, self.owner.script)
         try:
-            run_id = starting.create(self.owner.journal, prepared, driver="agent")
-            with RunLock(self.project.root, run_id, prepared.workspace) as lock:
-                driver.begin(self.owner, run_id, image, lock.leftovers)
+            with starting.created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
+                driver.begin(self.owner, run_id, image)
             state = image.spaces[()].state.flattened()
         finally:
             image.spaces.close()
@@ -221,23 +223,62 @@ class UseCases:
         result: Any = None,
         error: str | None = None,
         task_id: str | None = None,
+        attempt: int | None = None,
     ) -> Json:
         """A step was done."""
-        self._run(workflow_id)
-        return await self._driver(workflow_id).step_complete(Report(step_id, status, result, error, task_id))
+        report = Report(step_id, status, result, error, task_id, attempt)
+        run = self._run(workflow_id)
+        if run.driver == "server" and self.open_here(workflow_id) is None and task_id is None:
+            return refused(self.owner, workflow_id, report)
+        return await self._driver(workflow_id).step_complete(report)
 
-    async def resume(self, workflow_id: str, feedback: str | None = None, answer: Any = None) -> Json:
-        """Go on with a run: its driver stays what it was."""
+    async def resume(
+        self, workflow_id: str, feedback: str | None = None, answer: Any = None, new_driver: str | None = None
+    ) -> Json:
+        """Go on with a run. The caller drives it from then on, unless that is to be the sidecar; a run that is paused
+        keeps its driver."""
         run = self._run(workflow_id)
         if run.status == "completed":
             return {**self._resumed(run), "message": "it was completed before: nothing is done again"}
-        if run.driver == "server":
-            await self._executor.begin(workflow_id, feedback=feedback, answer=answer)
-        elif run.status != "running":
-            self._driven.close(workflow_id)
-            with RunLock(self.project.root, workflow_id, run.workspace) as lock:
-                driver.resume(self.owner, workflow_id, lock.leftovers, feedback)
-        return self._resumed(self._run(workflow_id))
+        new_driver = new_driver or (run.driver if run.status == "paused" else "agent")
+        if new_driver == "server":
+            return await self._resume_by_server(run, feedback, answer)
+        if answer is not None:
+            raise InputError("an answer goes to the sidecar: say `driver: server` with it")
+        if (run.driver, run.status) == ("agent", "running"):
+            return self._resumed(run)
+        return await self._resume_by_agent(workflow_id, feedback)
+
+    async def _resume_by_server(self, run: Run, feedback: str | None, answer: Any) -> Json:
+        run_id, journal = run.run_id, self.owner.journal
+        async with locked(self.project.root, run_id):
+            run = journal.run(run_id)
+            starting.refuse_handed_out(self.owner.handouts, run, self.project.settings, take_over=False)
+            self._driven.close(run_id)
+            for warning in starting.begin_again(self.project.root, journal, run, "server"):
+                self.owner.report(warning)
+        before = journal.last_seq(run_id)
+        await self._executor.begin(run_id, feedback=feedback, answer=answer)
+        run = self._run(run_id)
+        begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))
+        return self._resumed(run) if begun or run.status in OPEN else self._not_resumed(run)
+
+    async def _resume_by_agent(self, run_id: str, feedback: str | None) -> Json:
+        self._driven.close(run_id)
+        async with locked(self.project.root, run_id):
+            run = self._run(run_id)
+            ending = None if run.status not in OPEN or run.status == "pending" else asked_meanwhile(self.owner, run)
+            if ending is not None:
+                end_unheld(self.owner, run, ending, self.owner.emit)
+                return self._not_resumed(self._run(run_id))
+            for warning in starting.begin_again(self.project.root, self.owner.journal, run, "agent"):
+                self.owner.report(warning)
+            driver.resume(self.owner, run_id, feedback)
+        return self._resumed(self._run(run_id))
+
+    def _not_resumed(self, run: Run) -> Json:
+        why = f"nothing was executed, and what was given with the call was not used: it is {run.status}: {run.reason}"
+        return {**self._resumed(run), "message": why}
 
     def _resumed(self, run: Run) -> Json:
         kept = self.owner.checkpoints.last(run.run_id)
@@ -380,7 +421,8 @@ class UseCases:
         opened = self.open_here(run_id)
         if opened is not None:
             return LiveRun(opened)
-        if is_live(self.project.root, run_id) and self._run(run_id).driver == "server":
+        run = self._run(run_id)
+        if run.driver == "server" and is_live(self.project.root, run_id):
             raise InputError(f"run {run_id} is executed by another process: ask it, at the run's own socket")
         return self._driven.driver(run_id)
 

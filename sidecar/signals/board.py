@@ -31,12 +31,12 @@ TYPED_REASON = "requested at the terminal"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run as signals see it: who it is, the directories that govern it, its own one last, and what stood there before
-    it was started: RunLock.leftovers."""
+    """A run as signals see it: who it is, the directories that govern it, its own one last, and what stood there at its
+    beginning (`liveness.Mark.standing`)."""
 
     run_id: str
     directories: tuple[str, ...]
-    leftovers: frozenset[str] = frozenset()
+    standing: frozenset[str] = frozenset()
 
     @property
     def own_directory(self) -> str:
@@ -63,7 +63,7 @@ def judge(signal: Signal, subject: Subject, now: float) -> Verdict:
     if expires is not None and expires <= now:
         return "expired"
     # An abort is about what runs when it is written. A stop may wait for the run that it is to prevent.
-    if signal.kind == "abort" and signal.occurrence in subject.leftovers:
+    if signal.kind == "abort" and signal.occurrence in subject.standing:
         return "stale"
     return "applies"
 
@@ -76,16 +76,19 @@ class Board:
         subject: Subject,
         *,
         taken: Collection[str] = (),
+        noted: Request | None = None,
         report: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`taken` are the ids of signals that were applied to this run before, and are not again."""
+        """`taken` are the ids of signals that were applied to this run before, and are not again. `noted` is a stop
+        whose file did not wait for this run."""
         self._taken = frozenset(taken)
+        self._noted = noted
         self.subject = subject
         self.stop: Request | None = None
         self.abort: Request | None = None
-        self._report = report
+        self.report = report
         self._clock = clock
         self._elapsed = elapsed
         self._seen_at: dict[str, float] = {}  # stops with a timeout, by id: when they were first seen, by `elapsed`
@@ -100,7 +103,7 @@ class Board:
 
     def glance(self) -> bool:
         """Whether anything is asked or any signal file is there: a few microseconds, at every boundary."""
-        asked = self.abort is not None or self._unwritten is not None
+        asked = self.abort is not None or self._unwritten is not None or self._noted is not None
         return asked or any(map(files.present, self._paths))
 
     def is_stop_requested(self) -> bool:
@@ -124,7 +127,7 @@ class Board:
         overdue = [request for request in found["stop"] if self._deadline(request) <= self._elapsed()]
         overdue_at = min(map(self._deadline, found["stop"]), default=float("inf"))
         abort = self._noted_abort([*found["abort"], *map(_as_abort, overdue)])
-        stop = _first(self.stop, [*found["stop"], *([self._unwritten] if self._unwritten else [])])
+        stop = _first(self.stop, [*found["stop"], *(one for one in (self._unwritten, self._noted) if one)])
         if (stop, abort, overdue_at) != (self.stop, self.abort, self._overdue_at):
             self.stop, self.abort, self._overdue_at = stop, abort, overdue_at
             self._changed.set()
@@ -208,11 +211,11 @@ class Board:
             files.write(self.subject.own_directory, "stop", TYPED_REASON, written)
         except SidecarError as error:
             # The person asked: a full disk does not change that. It only will not survive this process.
-            self._report(str(error))
+            self.report(str(error))
             self._unwritten = Request("stop", TYPED_REASON, "keyboard", self._clock(), None)
 
     def _take_back(self) -> None:
-        self._unwritten = None
+        self._unwritten = self._noted = None
         for directory in self.subject.directories:
             signal = files.read(directory, "stop")
             if signal is None:
@@ -225,7 +228,7 @@ class Board:
         try:
             files.clear(signal)
         except SidecarError as error:
-            self._report(str(error))
+            self.report(str(error))
 
 
 def _since(request: Request) -> float:

@@ -1,4 +1,4 @@
-"""Consuming a signal: its receipt is written, and its file goes when every live run that it governs has taken it."""
+"""Consuming a signal: its receipt is written, and its file goes when every open run that it governs has taken it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sidecar.errors import SidecarError
 from sidecar.signals import files, liveness, receipts, trailers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sidecar.signals.board import Board
     from sidecar.signals.files import Signal
@@ -43,47 +43,92 @@ def consume(
         processes=list(processes),
         survivors=survivors,
     )
-    if _still_to_take(root, signal, {outcome["run_id"] for outcome in receipt["runs"]}):
+    if still_to_take(root, signal, {outcome["run_id"] for outcome in receipt["runs"]}):
         return receipt
     return _removed(signal, state) or receipt
 
 
-def clear_leftovers(root: str, board: Board) -> list[str]:
-    """At a start: remove aborts from before it, and whatever has expired, unless some live run is still to take it.
+def still_to_take(root: str, signal: Signal, done: Collection[str] = ()) -> list[str]:
+    """The open runs that the signal governs and is meant for, but for those that are done with it."""
+    directory = os.path.dirname(signal.path)
+    only = signal.trailers.run_id
+    if os.path.dirname(directory) == layout.runs_directory(root):
+        candidates = [os.path.basename(directory)]
+    else:
+        workspace = None if directory == layout.state_directory(root) else directory
+        candidates = liveness.open_runs(root, workspace=workspace)
+    return [
+        run_id
+        for run_id in candidates
+        if run_id not in done and only in (None, run_id) and _is_meant(signal, liveness.mark(root, run_id))
+    ]
 
-    The result is what to warn of.
-    """
+
+def clear_leftovers(root: str, board: Board) -> list[str]:
+    """Remove what no run is to take any more: aborts from before the run, what has expired, what was for a run that has
+    ended, and what this run took before somebody died. The result is what to warn of."""
     warnings = []
     places = [(directory, kind) for directory in board.subject.directories for kind in files.FILE_NAMES]
     for directory, kind in places:
         signal = files.read(directory, kind)
-        if signal is None or (verdict := board.verdict(signal)) not in ("stale", "expired"):
+        if signal is None or (verdict := board.verdict(signal)) in ("applies", "refused"):
             continue
-        if _still_to_take(root, signal, {board.subject.run_id}):
-            continue
-        why = "older than this run" if verdict == "stale" else "expired"
         try:
-            # Before the file goes, as with every signal: whoever dies in between, or finds the disk full, repeats it.
-            receipts.add(signal, "expired", received_at=trailers.timestamp(signal.arrived_at))
-            if _removed(signal, "expired"):
+            if gone := _clear_leftover(root, signal, verdict, board.subject.run_id):
                 since = trailers.timestamp(signal.arrived_at)
-                warnings.append(f"removed {signal.path}, left since {since}: {why} ({signal.reason})")
+                warnings.append(f"removed {signal.path}, left since {since}: {gone} ({signal.reason})")
         except SidecarError as error:
             warnings.append(str(error))
     return warnings
 
 
-def _removed(signal: Signal, state: State) -> Receipt | None:
-    return receipts.add(signal, state, removed=True) if files.clear(signal) else None
+def clear_ended(root: str, run_id: str) -> list[str]:
+    """Remove what was written into the directory of a run after it had ended; what to warn of."""
+    warnings = []
+    for kind in files.FILE_NAMES:
+        signal = files.read(layout.run_directory(root, run_id), kind)
+        if signal is None:
+            continue
+        try:
+            if _refuse(signal, why := f"run {run_id} had ended when it was written"):
+                warnings.append(f"removed {signal.path}: {why} ({signal.reason})")
+        except SidecarError as error:
+            warnings.append(str(error))
+    return warnings
 
 
-def _still_to_take(root: str, signal: Signal, done: set[str]) -> list[str]:
-    directory = os.path.dirname(signal.path)
-    if signal.trailers.run_id is not None or os.path.dirname(directory) == layout.runs_directory(root):
-        only = signal.trailers.run_id or os.path.basename(directory)
-        live = [only] if liveness.is_live(root, only) else []
-    elif directory == layout.state_directory(root):
-        live = liveness.live_runs(root)
-    else:
-        live = liveness.live_runs(root, workspace=directory)
-    return [run_id for run_id in live if run_id not in done]
+def clear_other(root: str, signal: Signal) -> str | None:
+    """Remove a signal that names a run which is not open; why, or None where that run is still to take it."""
+    only = signal.trailers.run_id
+    if only is None or liveness.mark(root, only) is not None:
+        return None
+    known = os.path.isdir(layout.run_directory(root, only))
+    why = f"run {only} has ended" if known else f"this project has no run {only}"
+    return why if _refuse(signal, why) else None
+
+
+def _clear_leftover(root: str, signal: Signal, verdict: str, run_id: str) -> str | None:
+    """Why it was removed; None where it is left, because some open run is still to take it."""
+    if verdict == "other run":
+        return clear_other(root, signal)
+    if verdict != "expired" and still_to_take(root, signal, {run_id}):
+        return None
+    if verdict == "taken":  # whoever took it died before the file was gone
+        return "taken before" if _removed(signal, "applied") else None
+    # Before the file goes, as with every signal: whoever dies in between, or finds the disk full, repeats it.
+    receipts.add(signal, "expired", received_at=trailers.timestamp(signal.arrived_at))
+    return ("older than this run" if verdict == "stale" else "expired") if _removed(signal, "expired") else None
+
+
+def _refuse(signal: Signal, why: str) -> bool:
+    receipts.add(signal, "refused", received_at=trailers.timestamp(signal.arrived_at), reason=why)
+    return _removed(signal, "refused", why) is not None
+
+
+def _removed(signal: Signal, state: State, why: str | None = None) -> Receipt | None:
+    return receipts.add(signal, state, reason=why, removed=True) if files.clear(signal) else None
+
+
+def _is_meant(signal: Signal, mark: liveness.Mark | None) -> bool:
+    """Whether a run is still to take it: it is open, and the abort is not older than the run."""
+    return mark is not None and not (signal.kind == "abort" and signal.occurrence in mark.standing)

@@ -1,8 +1,8 @@
-"""Who is running: a run is live while some process holds the lock in its directory.
+"""Which runs are open, and which of them a process executes: told by files, so that `sidecar stop` needs no database.
 
-The kernel drops the lock when its holder dies, however it dies, so there are no stale locks. The file also says
-which workspace the run is bound to, so that `sidecar stop` can tell who will hear it without a database. So that it
-need not try the lock of every run that ever was, those that may be live have an entry in a directory of their own.
+A run is open from its beginning until it has ended, and `open` in its directory says so. It is live while some process
+holds the lock beside it: the kernel drops the lock when its holder dies, however it dies, so there are no stale locks.
+So that nobody has to look at every run that ever was, open ones have an entry in a directory of their own.
 """
 
 from __future__ import annotations
@@ -15,57 +15,51 @@ from sidecar import layout
 from sidecar.errors import SidecarError, StoreError
 from sidecar.signals import files
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 LOCK_NAME = "lock"
+OPEN_NAME = "open"
 _GLANCE_S = 0.1
+_MAX_MARK_BYTES = 64 * 1024
+# No links: somebody who may write here could have a file of ours, anywhere, taken for it and cut off. Close-on-exec, as
+# Python opens everything: an agent that inherited a lock would keep a dead run alive.
+_MADE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # not blocking: it may be a FIFO
 
 
 class RunLock:
     """The right to execute one run. Exactly one process has it at a time."""
 
-    def __init__(self, root: str, run_id: str, workspace: str | None = None) -> None:
+    def __init__(self, root: str, run_id: str) -> None:
         self._directory = layout.run_directory(root, run_id)
-        self._entry = os.path.join(layout.live_directory(root), run_id)
         self._run_id = run_id
-        self._workspace = workspace
-        self._governing = [place for place in (layout.state_directory(root), workspace, self._directory) if place]
         self._file = -1
-        # What stood in the directories that govern the run before this start. Which came first is known by looking, not
-        # from comparing times: a clock that is set back in between would make a leftover of an abort.
-        self.leftovers: frozenset[str] = frozenset()
 
-    def acquire(self) -> None:
+    def acquire(self, within_s: float = _GLANCE_S) -> None:
         """Take it, or say who has it. StoreError where the run's directory takes no files: then its journal, which is
         beside it, could not be kept either."""
         try:
-            self._acquire()
+            os.makedirs(self._directory, exist_ok=True)
+            self.acquire_in(self._directory, within_s)
         except OSError as error:
-            where = f"{error.filename or self._directory}: {error.strerror}"
-            message = f"run {self._run_id} cannot be executed, its lock cannot be written: {where}"
-            raise StoreError(message, kind="forbidden") from None
+            raise self._unwritable(error) from None
 
-    def _acquire(self) -> None:
-        os.makedirs(self._directory, exist_ok=True)
-        os.makedirs(os.path.dirname(self._entry), exist_ok=True)
-        # The entry before the lock: a live run without one would not be seen. One without a live run does no harm.
-        # No links: somebody who may write here could have a file of ours, anywhere, taken for it and cut off.
-        made = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        os.close(os.open(self._entry, os.O_RDWR | made, 0o644))
-        # Close-on-exec, as Python opens everything: an agent that inherited it would keep a dead run alive.
-        file = os.open(os.path.join(self._directory, LOCK_NAME), os.O_RDWR | made, 0o644)
-        # Before the lock: what comes once the run can be seen to be live is for it.
-        leftovers = frozenset(one for directory in self._governing for one in files.standing(directory))
+    def acquire_in(self, directory: str, within_s: float = _GLANCE_S) -> None:
+        """Take it in a directory that is still to become the run's."""
+        file = os.open(os.path.join(directory, LOCK_NAME), _MADE, 0o644)
         try:
-            self._lock(file)
-            # Cut after writing, not before: whoever looks meanwhile must not find an owner without a workspace.
-            os.ftruncate(file, os.pwrite(file, os.fsencode(f"{os.getpid()}\n{self._workspace or ''}\n"), 0))
-            self.leftovers = leftovers
+            self._lock(file, within_s)
+            # Cut after writing, not before: whoever looks meanwhile must not find a lock without an owner.
+            os.ftruncate(file, os.pwrite(file, b"%d\n" % os.getpid(), 0))
         except BaseException:
             os.close(file)
             raise
         self._file = file
 
-    def _lock(self, file: int) -> None:
-        deadline = time.monotonic() + _GLANCE_S
+    def _lock(self, file: int, within_s: float) -> None:
+        deadline = time.monotonic() + within_s
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,51 +67,194 @@ class RunLock:
             except BlockingIOError:  # an owner, or somebody who only looks whether there is one: that is over at once
                 if time.monotonic() > deadline:
                     holder = os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
-                    raise SidecarError(f"run {self._run_id} is already being executed, by process {holder}") from None
+                    raise RunBusy(f"run {self._run_id} is already being executed, by process {holder}") from None
                 time.sleep(0.002)
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        where = f"{error.filename or self._directory}: {error.strerror}"
+        message = f"run {self._run_id} cannot be executed, its lock cannot be written: {where}"
+        return StoreError(message, kind="forbidden")
 
     def release(self) -> None:
         """Give it up; a second time does nothing."""
         if self._file >= 0:
-            try:
-                os.unlink(self._entry)
-            except OSError:  # somebody tidied up, or the disk went away: the lock is what counts
-                pass
             os.close(self._file)
             self._file = -1
 
     def __enter__(self) -> RunLock:
-        self.acquire()
+        if self._file < 0:  # else it came with the beginning of the run
+            self.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-def live_runs(root: str, *, workspace: str | None = None) -> list[str]:
-    """The ids of the runs that are being executed now, newest first; of one workspace, where one is given."""
+class RunBusy(SidecarError):  # noqa: N818 - a state, not a defect
+    """Another process holds the run's lock."""
+
+
+class Mark:
+    """What `open` in a run's directory says: who drives it, its workspace, and the signals that stood in its signal
+    directories at its beginning (`files.Signal.occurrence`). Which came first is known by looking, not from comparing
+    times: a clock that is set back in between would make a leftover of an abort."""
+
+    __slots__ = ("driver", "standing", "workspace")
+
+    def __init__(self, driver: str, workspace: str | None, standing: Iterable[str]) -> None:
+        self.driver = driver
+        self.workspace = workspace
+        self.standing = frozenset(standing)
+
+    def to_bytes(self) -> bytes:
+        """One field a line; the workspace last, because a path may have line breaks in it."""
+        head = f"Driver: {self.driver}\nStanding: {' '.join(sorted(self.standing))}\nWorkspace: "
+        return os.fsencode(head + (self.workspace or "") + "\n")
+
+    @staticmethod
+    def parse(content: bytes) -> Mark:
+        """Never refuses: a file that cannot be understood still says that the run is open."""
+        driver, _, rest = os.fsdecode(content).partition("\n")
+        standing, _, workspace = rest.partition("\n")
+        workspace = workspace.removeprefix("Workspace: ").removesuffix("\n")
+        return Mark(driver.removeprefix("Driver: "), workspace or None, standing.removeprefix("Standing: ").split())
+
+
+# --- from a beginning to an end
+
+
+def begin(root: str, run_id: str, *, workspace: str | None, driver: str) -> RunLock:
+    """The beginning of a new run; the result is its lock, held.
+
+    The directory is made under another name, with the record of what stands there already inside, and renamed: every
+    signal that is written once the run can be seen is for it.
+    """
+    lock = RunLock(root, run_id)
+    directory = layout.run_directory(root, run_id)
+    made = os.path.join(os.path.dirname(directory), f".{run_id}.new")
+    governing = [place for place in (layout.state_directory(root), workspace) if place]
     try:
-        run_ids = os.listdir(layout.live_directory(root))
+        os.makedirs(made)
+        lock.acquire_in(made)
+        mark = Mark(driver, workspace, _standing(governing))
+        files.replace(made, OPEN_NAME, mark.to_bytes())
+        _add_entry(root, run_id)
+        os.rename(made, directory)
+    except OSError as error:
+        lock.release()
+        forget(root, run_id)
+        where = f"{error.filename or made}: {error.strerror}"
+        raise StoreError(f"the directory of a new run cannot be written: {where}", kind="forbidden") from None
+    return lock
+
+
+def begin_again(root: str, run_id: str, *, workspace: str | None, driver: str) -> None:
+    """A run that had ended begins again: what stands there now is recorded. The caller holds its lock."""
+    directory = layout.run_directory(root, run_id)
+    governing = [place for place in (layout.state_directory(root), workspace, directory) if place]
+    _write_mark(root, run_id, Mark(driver, workspace, _standing(governing)))
+
+
+def keep_open(root: str, run_id: str, *, workspace: str | None, driver: str) -> Mark:
+    """The mark of a run that goes on, with its driver of now. The caller holds its lock.
+
+    Where the mark is gone, because somebody deleted it, nothing is taken for older than the run: better that a signal
+    from before ends it than that one is lost.
+    """
+    found = mark(root, run_id)
+    kept = Mark(driver, workspace, found.standing if found else ())
+    if found is None or found.driver != driver:
+        _write_mark(root, run_id, kept)
+    return kept
+
+
+def end(root: str, run_id: str) -> None:
+    """The run has ended. The caller holds its lock."""
+    for path in (os.path.join(layout.run_directory(root, run_id), OPEN_NAME), _entry(root, run_id)):
+        try:
+            os.unlink(path)
+        except OSError:  # somebody tidied up, or the disk went away: the journal says that it has ended
+            pass
+
+
+def forget(root: str, run_id: str) -> None:
+    """A beginning that came to nothing: the journal never knew of the run."""
+    import shutil  # noqa: PLC0415 - rarely needed, and slow to import
+
+    directory = layout.run_directory(root, run_id)
+    end(root, run_id)
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(os.path.join(os.path.dirname(directory), f".{run_id}.new"), ignore_errors=True)
+
+
+# --- what others see
+
+
+def mark(root: str, run_id: str) -> Mark | None:
+    """What the run's `open` says; None where the run has ended, or never was."""
+    try:
+        file = os.open(os.path.join(layout.run_directory(root, run_id), OPEN_NAME), _READ)
+    except OSError:
+        return None
+    try:
+        return Mark.parse(os.read(file, _MAX_MARK_BYTES))
+    except OSError:
+        return Mark("", None, ())
+    finally:
+        os.close(file)
+
+
+def open_runs(root: str, *, workspace: str | None = None) -> list[str]:
+    """The ids of the runs that have not ended, newest first; of one workspace, where one is given."""
+    try:
+        run_ids = sorted(os.listdir(layout.open_directory(root)), reverse=True)
     except OSError:
         return []
-    return [run_id for run_id in sorted(run_ids, reverse=True) if is_live(root, run_id, workspace=workspace)]
+    found = ((run_id, mark(root, run_id)) for run_id in run_ids)
+    return [run_id for run_id, said in found if said and (workspace is None or said.workspace == workspace)]
 
 
-def is_live(root: str, run_id: str, *, workspace: str | None = None) -> bool:
-    """Whether a process executes this run now (and, where a workspace is given, is bound to it)."""
+def live_runs(root: str, *, workspace: str | None = None) -> list[str]:
+    """Those of the open runs that are being executed now."""
+    return [run_id for run_id in open_runs(root, workspace=workspace) if is_live(root, run_id)]
+
+
+def is_live(root: str, run_id: str) -> bool:
+    """Whether a process executes this run now."""
     try:
-        # Not blocking: an agent may have put a FIFO where the lock should be.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(os.path.join(layout.run_directory(root, run_id), LOCK_NAME), flags)
+        file = os.open(os.path.join(layout.run_directory(root, run_id), LOCK_NAME), _READ)
     except OSError:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        bound_to = os.fsdecode(os.read(file, 8192)).partition("\n")[2].removesuffix("\n")
-        return workspace is None or bound_to == workspace
+        return True
     except OSError:  # no locks on this file system: nobody can be shown to run
         return False
     finally:
         os.close(file)
     return False
+
+
+def _standing(directories: Iterable[str]) -> list[str]:
+    return [one for directory in directories for one in files.standing(directory)]
+
+
+def _write_mark(root: str, run_id: str, mark: Mark) -> None:
+    try:
+        os.makedirs(layout.run_directory(root, run_id), exist_ok=True)
+        _add_entry(root, run_id)  # first: an open run without an entry would not be seen, an entry alone does no harm
+        files.replace(layout.run_directory(root, run_id), OPEN_NAME, mark.to_bytes())
+    except OSError as error:
+        where = f"{error.filename or layout.run_directory(root, run_id)}: {error.strerror}"
+        message = f"run {run_id} cannot begin, its directory cannot be written: {where}"
+        raise StoreError(message, kind="forbidden") from None
+
+
+def _add_entry(root: str, run_id: str) -> None:
+    os.makedirs(layout.open_directory(root), exist_ok=True)
+    os.close(os.open(_entry(root, run_id), _MADE, 0o644))
+
+
+def _entry(root: str, run_id: str) -> str:
+    return os.path.join(layout.open_directory(root), run_id)

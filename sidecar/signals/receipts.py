@@ -97,14 +97,16 @@ def add(
     processes: list[EndedProcess] | None = None,
     survivors: int = 0,
     removed: bool = False,
+    reason: str | None = None,
 ) -> Receipt:
-    """Add one owner's part to the receipt of this signal; a receipt of an earlier signal is replaced."""
+    """Add one owner's part to the receipt of this signal; a receipt of an earlier signal is replaced. `reason`: why it
+    was refused, in place of the writer's own."""
     receipt: Receipt = {
         "signal": signal.kind,
         "signal_id": signal.signal_id,
         "path": signal.path,
         "state": state,
-        "reason": signal.reason,
+        "reason": reason or signal.reason,
         "requested_by": signal.trailers.requested_by,
         "received_at": received_at,
         "applied_at": applied_at,

@@ -17,7 +17,7 @@ _NAMES_SHOWN = 20
 
 
 class Target:
-    """A signal directory, what it is called, and which live runs would hear a signal there."""
+    """A signal directory, what it is called, and which open runs a signal there governs."""
 
     __slots__ = ("directory", "name", "root", "scope")
 
@@ -32,11 +32,22 @@ class Target:
         """What has to hold it still when it is written to: workspaces are where others work, too."""
         return self.root if self.scope == "workspace" else None
 
-    def live_runs(self) -> list[str]:
-        """The runs that a signal written here governs and that a process executes now."""
+    def open_runs(self) -> list[str]:
+        """The runs that a signal written here governs: those that have not ended."""
         if self.scope == "run":
-            return [self.name] if liveness.is_live(self.root, self.name) else []
-        return liveness.live_runs(self.root, workspace=self.directory if self.scope == "workspace" else None)
+            return [self.name] if liveness.mark(self.root, self.name) else []
+        return liveness.open_runs(self.root, workspace=self.directory if self.scope == "workspace" else None)
+
+    def live_runs(self) -> list[str]:
+        """Those of them that a process executes now."""
+        return [run_id for run_id in self.open_runs() if liveness.is_live(self.root, run_id)]
+
+    def refuse_ended(self) -> None:
+        """SignalError where this is a run that has ended: nothing written there could ever apply."""
+        if self.scope == "run" and not self.open_runs():
+            raise SignalError(
+                f"run {self.name} has ended, and takes no more signals; `sidecar status {self.name}` says how"
+            )
 
 
 def project(root: str, *, make: bool = True) -> Target:

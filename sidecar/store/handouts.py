@@ -66,6 +66,10 @@ class Handouts:
         """What every task of the run has in hand."""
         return [self._read(row) for row in self._db.rows(sql.HANDOUTS, (run_id,))]
 
+    def age_s(self, handout: Handout) -> float:
+        """How long ago it was handed out."""
+        return self._db.clock() - handout.handed_at
+
     def expired(self, run_id: str) -> list[Handout]:
         """Those whose holder has not been heard of for the length of its lease."""
         now = self._db.clock()

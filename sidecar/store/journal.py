@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Ending = Literal["paused", "completed", "failed", "aborted", "stopped", "interrupted"]
 Status = Literal["pending", "running"] | Ending
+OPEN = frozenset({"pending", "running", "paused", "interrupted"})  # a run that stands like this has not ended
 STATUSES: tuple[str, ...] = ("pending", "running", *get_args(Ending))
 STARTED, RESUMED, ENDED = "run_started", "run_resumed", "run_ended"
 _ALL = -1  # as SQLite has it: no limit
@@ -143,6 +144,35 @@ class Journal:
             self._change(self.run(run_id), status=status, reason=reason, ended_at=event.at)
         return event
 
+    def end_unheld(self, run_id: str, status: Ending, *, reason: str | None = None) -> Event:
+        """The end of an open run that nobody executes. Where its last start has an end already (it is paused, or was
+        interrupted), this is the end of one more, without an event that would say that it went on."""
+        with self._db.transaction():
+            run = self.run(run_id)
+            if run.status != "running":
+                self._change(run, start=run.start + 1)
+            return self.end(run_id, status, reason=reason)
+
+    def begin_again(self, run_id: str) -> Run:
+        """A run that had ended is to go on, and is pending until somebody does."""
+        with self._db.transaction():
+            return self._change(self.run(run_id), status="pending", reason=None, ended_at=None)
+
+    def take_back_beginning(self, run_id: str) -> Run:
+        """Nobody goes on with it after all: it stands as its last end has it."""
+        with self._db.transaction():
+            last = self.last_end(run_id)
+            if last is None:
+                raise StoreError(f"run {run_id} never ended before", kind="value")
+            status, reason = last.data["status"], last.data["reason"]
+            return self._change(self.run(run_id), status=status, reason=reason, ended_at=last.at)
+
+    def last_end(self, run_id: str) -> Event | None:
+        """The end of its last start that has one."""
+        last = self.last_seq(run_id)
+        events = self.events(run_id, after=max(last - 1, 0))
+        return events[-1] if events and events[-1].closes else None
+
     def change(self, run_id: str, **changes: Any) -> Run:
         """The run's driver or details, or a status between start and end."""
         allowed = changes.keys() <= {"driver", "details", "status"}
@@ -188,6 +218,11 @@ class Journal:
         if not rows:
             raise StoreError(f"the journal knows no run {run_id}; `sidecar status` lists them", kind="missing")
         return self._read(rows[0])
+
+    def find(self, run_id: str) -> Run | None:
+        """One run; None where there is none."""
+        rows = self._db.rows(sql.RUN, (run_id,))
+        return self._read(rows[0]) if rows else None
 
     def runs(
         self, *, workspace: str | None = None, statuses: Collection[str] | None = None, limit: int | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sidecar.model import ulid
-from sidecar.signals.liveness import RunLock
+from sidecar.signals import liveness
 from sidecar.store.db import open_database
 
 SIDECAR = str(Path(sys.executable).with_name("sidecar"))
@@ -102,8 +102,7 @@ def test_a_signal_that_no_live_run_obeys_is_stale(doctor: Doctor, where: str, na
 
 
 def test_a_signal_for_a_live_run_is_none_of_the_doctors_business(doctor: Doctor) -> None:
-    lock = RunLock(str(doctor.root), ulid.new(), str(doctor.workspace))
-    with lock:
+    with liveness.begin(str(doctor.root), ulid.new(), workspace=str(doctor.workspace), driver="server"):
         (doctor.workspace / ".stop").touch()
         (doctor.state / ".abort").touch()
         assert doctor.problems() == []

@@ -16,8 +16,7 @@ import pytest
 import sidecar
 from sidecar.cli import stop_abort
 from sidecar.model import ulid
-from sidecar.signals import files, receipts
-from sidecar.signals.liveness import RunLock
+from sidecar.signals import files, liveness, receipts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,7 +134,7 @@ def workspace(project: Path) -> Path:
 
 def test_stop_prints_the_seeds_lines_and_writes_the_file(project: Path, workspace: Path) -> None:
     """Seed 002: what `stop` prints, word for word."""
-    with RunLock(str(project), ulid.new(), str(workspace)):
+    with liveness.begin(str(project), ulid.new(), workspace=str(workspace), driver="server"):
         assert succeeded(run("stop", "my-task", cwd=project)) == SEED_LINES
     found = standing(workspace, "stop")
     assert found.reason == "no reason given"
@@ -147,7 +146,7 @@ def test_stop_prints_the_seeds_lines_and_writes_the_file(project: Path, workspac
 
 
 def test_where_nothing_is_running_stop_says_that_the_next_run_will_be_stopped(project: Path) -> None:
-    with RunLock(str(project), ulid.new(), str(project / "another-workspace")):
+    with liveness.begin(str(project), ulid.new(), workspace=str(project / "another-workspace"), driver="server"):
         assert succeeded(run("stop", "my-task", cwd=project)) == SEED_LINES + NOTHING_RUNS
 
 
@@ -237,14 +236,14 @@ def test_stop_all_and_abort_write_to_the_project(project: Path) -> None:
     assert told.startswith(f"Stop signal sent to project: {project}\nEvery run of the project will stop after current ")
     assert standing(project / ".swissarmyhammer", "stop").reason == "maintenance"
     told = succeeded(run("abort", "Tests are red on main", cwd=project))
-    assert told.startswith(f"Abort signal sent to project: {project}\nNothing is running there now; ")
+    assert told.startswith(f"Abort signal sent to project: {project}\nNothing is running there now, and ")
     assert "  rm .swissarmyhammer/.abort\n" in told
     assert standing(project / ".swissarmyhammer", "abort").reason == "Tests are red on main"
 
 
 def test_abort_names_the_runs_that_it_ends(project: Path, workspace: Path) -> None:
     run_id = ulid.new()
-    with RunLock(str(project), run_id, str(workspace)):
+    with liveness.begin(str(project), run_id, workspace=str(workspace), driver="server"):
         for target in ([], ["--workspace", "my-task"], ["--run", run_id]):
             told = succeeded(run("abort", *target, cwd=project))
             assert f"Ending now, with every agent and command: {run_id}\n" in told
@@ -259,13 +258,25 @@ def test_the_first_signal_makes_the_projects_directory(tmp_path: Path) -> None:
 def test_one_run_can_be_stopped_and_aborted(project: Path) -> None:
     run_id = ulid.new()
     directory = project / ".swissarmyhammer" / "runs" / run_id
-    directory.mkdir(parents=True)
+    liveness.begin(str(project), run_id, workspace=None, driver="server").release()
     told = succeeded(run("stop", "--run", run_id, cwd=project))
     assert told.startswith(f"Stop signal sent to run: {run_id}\nRun will stop after current iteration completes\n")
-    assert told.endswith("\nNothing is running there now: it will, if resumed, be stopped before its first step\n")
+    assert f"No process executes {run_id} now: it is stopped before the next step\n" in told
     succeeded(run("abort", "enough", f"--run={run_id}", cwd=project))
     assert standing(directory, "stop").trailers.run_id == run_id
     assert (standing(directory, "abort").trailers.run_id, standing(directory, "abort").reason) == (run_id, "enough")
+
+
+@pytest.mark.parametrize("kind", ["stop", "abort"])
+def test_a_run_that_has_ended_takes_no_more_signals(project: Path, kind: Kind) -> None:
+    run_id = ulid.new()
+    with liveness.begin(str(project), run_id, workspace=None, driver="server"):
+        liveness.end(str(project), run_id)
+    before = everything_below(project)
+    done = run(kind, "--run", run_id, cwd=project)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"run {run_id} has ended, and takes no more signals; `sidecar status {run_id}` says how\n"
+    assert everything_below(project) == before
 
 
 def test_a_timeout_is_passed_on(project: Path, workspace: Path) -> None:
@@ -321,12 +332,13 @@ def test_a_later_signal_replaces_the_earlier_one(project: Path, workspace: Path)
 
 def test_json_is_one_object(project: Path, workspace: Path) -> None:
     run_id = ulid.new()
-    with RunLock(str(project), run_id, str(workspace)):
+    with liveness.begin(str(project), run_id, workspace=str(workspace), driver="server"):
         told = json.loads(succeeded(run("stop", "my-task", "--json", cwd=project)))
     assert told == {
         "signal": "stop",
         "signal_id": standing(workspace, "stop").signal_id,
         "path": str(workspace / ".stop"),
+        "open_runs": [run_id],
         "live_runs": [run_id],
     }
     cancelled = json.loads(succeeded(run("stop", "my-task", "--cancel", "--json", cwd=project)))
@@ -526,13 +538,17 @@ class Owner:
     def __init__(self, project: Path, workspace: Path) -> None:
         self.run_id = ulid.new()
         self.directory = workspace
-        self.lock = RunLock(str(project), self.run_id, str(workspace))
+        self.project = str(project)
 
     def __enter__(self) -> Owner:
-        self.lock.acquire()
+        self.lock = liveness.begin(self.project, self.run_id, workspace=str(self.directory), driver="server")
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        liveness.end(self.project, self.run_id)
         self.lock.release()
 
     def answer(self, kind: Kind, state: State = "applied", survivors: int = 0, *, remove: bool = True) -> Signal:
@@ -630,17 +646,17 @@ def test_wait_believes_only_the_receipt_of_its_own_signal(project: Path, workspa
     owner.answer("stop")  # somebody else's signal, applied
     waiting = start("stop", "my-task", "--wait=60", cwd=project)
     until((workspace / ".stop").exists)
-    owner.lock.release()
+    owner.end()
     code, _, err = finished(waiting)
     assert (code, err) == (4, "the run ended without a receipt; the signal still stands\n")
 
 
-def test_wait_where_no_run_is_live_says_so_and_returns_0(project: Path, workspace: Path) -> None:
+def test_wait_where_no_run_is_open_says_so_and_returns_0(project: Path, workspace: Path) -> None:
     told = succeeded(run("stop", "my-task", "--wait", cwd=project))
-    assert told.endswith("No run is live in workspace my-task: the signal waits for the next one\n")
+    assert told.endswith("No run is open in workspace my-task: the signal waits for the next one\n")
     assert present(workspace, "stop")
     told = succeeded(run("abort", "--wait", cwd=project))
-    assert told.endswith(f"No run is live in project {project}: there is nothing to wait for\n")
+    assert told.endswith(f"No run is open in project {project}: there is nothing to wait for\n")
     told = succeeded(run("stop", "my-task", "--wait", "--json", cwd=project))
     assert json.loads(told) == no_receipt(workspace, "stop")
 
@@ -648,18 +664,21 @@ def test_wait_where_no_run_is_live_says_so_and_returns_0(project: Path, workspac
 @pytest.mark.parametrize("kind", ["stop", "abort"])
 def test_wait_returns_4_when_the_owner_dies_without_a_receipt(project: Path, workspace: Path, kind: Kind) -> None:
     code = (
-        "import sys; from sidecar.signals.liveness import RunLock;"
-        "lock = RunLock(*sys.argv[1:]); lock.acquire(); print('held', flush=True); sys.stdin.read()"
+        "import sys; from sidecar.signals import liveness;"
+        "lock = liveness.begin(*sys.argv[1:3], workspace=sys.argv[3], driver='server');"
+        "print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(project), ulid.new(), str(workspace)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as doomed:
         assert doomed.stdout is not None
         assert doomed.stdout.readline() == "held\n"
-        waiting = start(kind, "--workspace", "my-task", "--wait=60", "--json", cwd=project)
+        waiting = start(kind, "--workspace", "my-task", "--wait=2", "--json", cwd=project)
         until(lambda: files.read(str(workspace), kind) is not None)
         os.kill(doomed.pid, signal.SIGKILL)
     exit_code, out, err = finished(waiting)
-    assert (exit_code, err) == (4, "the run ended without a receipt; the signal still stands\n")
+    assert exit_code == 4
+    assert err.startswith(f"no process has executed {command[4]} for ")
+    assert err.endswith("; the signal stands, and ends what goes on\n")
     assert json.loads(out) == no_receipt(workspace, kind)
 
 
@@ -669,10 +688,10 @@ def test_wait_returns_0_when_the_run_ended_by_itself_and_took_the_stop_along(
     waiting = start("stop", "my-task", "--wait=60", cwd=project)
     until(lambda: files.read(str(workspace), "stop") is not None)
     files.clear(standing(workspace, "stop"))
-    owner.lock.release()
+    owner.end()
     code, out, err = finished(waiting)
     assert (code, err) == (0, "")
-    assert out.endswith("No run is live in workspace my-task: there is nothing to wait for\n")
+    assert out.endswith("No run is open in workspace my-task: there is nothing to wait for\n")
 
 
 def test_wait_ends_when_somebody_takes_the_signal_back(project: Path, workspace: Path, owner: Owner) -> None:
@@ -682,7 +701,7 @@ def test_wait_ends_when_somebody_takes_the_signal_back(project: Path, workspace:
     succeeded(run("stop", "my-task", "--cancel", cwd=project))
     code, out, err = finished(waiting)
     assert json.loads(out) == expected
-    assert (code, err) == (4, f"the signal was taken back or replaced; live: {owner.run_id}\n")
+    assert (code, err) == (4, f"the signal was taken back or replaced; open: {owner.run_id}\n")
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_signal(project: Path, workspace: Path, owner: Owner) -> None:

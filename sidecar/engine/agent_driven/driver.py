@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine.agent_driven.hands import Hands
-from sidecar.engine.closing import close, greet
+from sidecar.engine.agent_driven.hands import Hands, refused
+from sidecar.engine.closing import clear_stale_signals, close
 from sidecar.engine.ending import RunEnds
 from sidecar.engine.finishing import end_between
-from sidecar.engine.opened import LEFTOVERS, OpenRun, load, prepare_resume
+from sidecar.engine.opened import REQUEST, OpenRun, load, locked, prepare_resume, stood_as
 from sidecar.engine.record.replaying import pass_boundaries
 from sidecar.engine.vigil import watched
 from sidecar.errors import InputError, StoreError
-from sidecar.signals.liveness import RunLock
-from sidecar.store.steps import Steps
+from sidecar.signals import liveness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -52,17 +51,15 @@ class AgentDriven:
     async def step_complete(self, report: Report) -> Told:
         """A step was done outside, or failed there."""
         if self._owner.journal.run(self._run_id).status != "running":
-            return self._refused(report.step_id)
+            return refused(self._owner, self._run_id, report)
         told = await self._during(lambda hands: hands.step_complete(report))
         return {"success": True, **self._over()} if told is None else told
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[OpenRun | None]:
         """The run for a moment, for whoever reads or writes its state; None where it is over."""
-        async with self._turn:
-            run = self._owner.journal.run(self._run_id)
-            with RunLock(self._owner.root, self._run_id, run.workspace):
-                yield self._current()
+        async with self._turn, locked(self._owner.root, self._run_id):
+            yield self._current()
 
     def end(self, opened: OpenRun, ending: Ending) -> None:
         """The caller ends it."""
@@ -79,22 +76,20 @@ class AgentDriven:
 
     async def _during(self, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
         """Something with the run in hand; None where the run is over, before or by it."""
-        async with self._turn:
-            run = self._owner.journal.run(self._run_id)
-            with RunLock(self._owner.root, self._run_id, run.workspace):
-                opened = self._current()
-                if opened is None:
-                    return None
-                told = await self._turned(opened, do)
-                if opened.lost is not None:
-                    self._forget()
-                    raise opened.lost
-                if opened.ending is None:
-                    opened.ledger.commit()
-                    return told
-                close(opened, opened.ending)
-                self._forget()
+        async with self._turn, locked(self._owner.root, self._run_id):
+            opened = self._current()
+            if opened is None:
                 return None
+            told = await self._turned(opened, do)
+            if opened.lost is not None:
+                self._forget()
+                raise opened.lost
+            if opened.ending is None:
+                opened.ledger.commit()
+                return told
+            close(opened, opened.ending)
+            self._forget()
+            return None
 
     async def _turned(self, opened: OpenRun, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
         told: Told | None = None
@@ -130,6 +125,9 @@ class AgentDriven:
         if run.status != "running":
             self._forget()
             return None
+        if run.driver != "agent":
+            self._forget()
+            raise InputError(f"run {self._run_id} is not yours to drive: workflow_resume makes you its driver")
         last = owner.journal.last_seq(self._run_id)
         if self._opened is not None and self._opened.ledger.seq == last:
             return self._opened
@@ -142,21 +140,13 @@ class AgentDriven:
         at = owner.journal.events(self._run_id, after=last - 1)[-1].at
         image.counters.duration_s += max(owner.database.clock() - at, 0.0)
         self._opened = OpenRun(owner, run, image, self._hear)
-        greet(self._opened)
+        clear_stale_signals(self._opened)
         return self._opened
 
     def _forget(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-
-    def _refused(self, step_id: str) -> Told:
-        """The run is over: a step that was reported before does no harm."""
-        last = Steps(self._owner.database).last(self._run_id, step_id)
-        if last is not None and last.status in ("completed", "failed"):
-            return {"success": True, "message": f"nothing to do: {step_id} was reported before, as {last.status}"}
-        run = self._owner.journal.run(self._run_id)
-        raise InputError(f"run {self._run_id} is {run.status}: {run.reason or 'it takes no more steps'}")
 
     def _over(self) -> Told:
         run = self._owner.journal.run(self._run_id)
@@ -169,25 +159,30 @@ def _to_handed_step(owner: Owner, run_id: str, thread: Thread) -> None:
         pass_boundaries(thread)
 
 
-def begin(owner: Owner, run_id: str, image: Image, leftovers: frozenset[str]) -> None:
-    """The start of a run that an agent drives: journalled, with its first checkpoint."""
+def begin(owner: Owner, run_id: str, image: Image) -> None:
+    """The start of a run that an agent drives: journalled, with its first checkpoint. The caller has its lock."""
     run = owner.journal.run(run_id)
     with owner.database.transaction():
-        owner.journal.change(run_id, details={**run.details, LEFTOVERS: sorted(leftovers)})
-        owner.journal.begin(run_id, {"workflow": run.workflow, "was": run.status})
+        details = {name: value for name, value in run.details.items() if name != REQUEST}
+        owner.journal.change(run_id, details=details, driver="agent")
+        owner.journal.begin(run_id, {"workflow": run.workflow, "was": stood_as(owner.journal, run)})
         seq, states = owner.journal.last_seq(run_id), owner.journal.last_state(run_id)
         owner.checkpoints.save(run_id, {**image.to_json(), "seq": seq, "states": states})
 
 
-def resume(owner: Owner, run_id: str, leftovers: frozenset[str], feedback: str | None) -> None:
-    """Go on with a run that an agent drives, from its last boundary. What was handed out is handed out anew."""
+def resume(owner: Owner, run_id: str, feedback: str | None) -> None:
+    """Go on with an open run that nobody executes, from its last boundary: from now on an agent drives it. What was
+    handed out is handed out anew. The caller has its lock."""
     run = owner.journal.run(run_id)
+    liveness.keep_open(owner.root, run_id, workspace=run.workspace, driver="agent")
     image = load(owner, run)
     try:
         with owner.database.transaction():
             for handout in owner.handouts.all_held(run_id):
                 owner.handouts.take_back(run_id, handout.task_id)
             prepare_resume(owner, run, image, feedback)
-            begin(owner, run_id, image, leftovers)
+            if run.status == "running":
+                owner.journal.end(run_id, "interrupted", reason="its owner died")
+            begin(owner, run_id, image)
     finally:
         image.spaces.close()

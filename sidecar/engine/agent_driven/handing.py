@@ -52,6 +52,7 @@ def hand_out(
     key: str,
     workflow_id: str,
     named_prompt: NamedPrompt,
+    attempt: int = 1,
     task_id: str | None = None,
     additions: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def hand_out(
     if isinstance(step, Working):
         definition |= _circumstances(step, fill)
     kind: str = step.type  # type: ignore[attr-defined]
-    return _atomic(kind, definition, fill.replacements, fill.lone, Reporting(workflow_id, key, task_id))
+    return _atomic(kind, definition, fill.replacements, fill.lone, Reporting(workflow_id, key, attempt, task_id))
 
 
 def hand_out_tasks(
@@ -82,6 +83,7 @@ def hand_out_tasks(
     max_parallel: int,
     sub_agent_prompt: str,
     description: str = "",
+    attempt: int = 1,
     task_id: str | None = None,
 ) -> dict[str, Any]:
     """All tasks of a `parallel_foreach` that are still to be done, as one step.
@@ -109,7 +111,7 @@ def hand_out_tasks(
         definition["description"] = step.description or description
     # What `items` came to stands in the contexts, item by item; a second time would only cost the agent.
     lone = _lone_source(step.items) if isinstance(step.items, str) else []
-    return _atomic("parallel_tasks", definition, fill.replacements, lone, Reporting(workflow_id, key, task_id))
+    return _atomic("parallel_tasks", definition, fill.replacements, lone, Reporting(workflow_id, key, attempt, task_id))
 
 
 def _atomic(
@@ -117,6 +119,7 @@ def _atomic(
 ) -> dict[str, Any]:
     step = {
         "id": reporting.step_id,
+        "attempt": reporting.attempt,
         "type": kind,
         "instructions": instructions(kind, definition, reporting),
         "definition": definition,

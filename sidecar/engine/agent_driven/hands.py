@@ -18,11 +18,13 @@ from sidecar.engine.work.agent_turn import named_prompt
 from sidecar.engine.work.sub_agent import PROMPT_NAME
 from sidecar.errors import InputError, SidecarError, StoreError
 from sidecar.model import run as kinds
+from sidecar.store.journal import OPEN
 from sidecar.store.steps import Steps
 
 if TYPE_CHECKING:
     from sidecar.engine.agent_driven.reported import Report
     from sidecar.engine.opened import OpenRun
+    from sidecar.engine.owner import Owner
     from sidecar.engine.program.actions import Action, Error
     from sidecar.engine.threads import Thread
     from sidecar.store.handouts import Handout
@@ -56,8 +58,8 @@ class Hands:
         """A step was done outside, or failed there."""
         handout = self._handout(report.step_id, report.task_id)
         thread = self.thread(handout.task_id or None) if handout is not None else None
-        if handout is None or thread is None:
-            return self.refused(report.step_id)
+        if handout is None or thread is None or report.attempt not in (None, handout.step.get("attempt")):
+            return refused(self._owner, self._run_id, report)
         async with thread.lock:
             action = thread.cursor.action
             if isinstance(action, Parallel) and self._standing(thread) == handout.key:
@@ -78,13 +80,6 @@ class Hands:
             if event.kind in (kinds.TASK_STARTED, kinds.TASK_ENDED) and event.data["task"] == task_id:
                 return None
         raise InputError(f"run {self._run_id} has no task {task_id!r}; the step parallel_tasks lists them")
-
-    def refused(self, step_id: str) -> dict[str, Any]:
-        """A step that is not handed out: done before, which is no harm, or never."""
-        last = Steps(self._owner.database).last(self._run_id, step_id)
-        if last is not None and last.status in ("completed", "failed"):
-            return {"success": True, "message": f"nothing to do: {step_id} was reported before, as {last.status}"}
-        raise InputError(f"step {step_id!r} is not handed out; workflow_get_next_step says which one is")
 
     # --- out
 
@@ -116,7 +111,8 @@ class Hands:
                 self._interpreter.outcomes.failed(thread, action.step, error_of(error, action.step))
                 continue
             if isinstance(action, Run):
-                self._interpreter.work.begin(thread, action.step, key)
+                begun = self._interpreter.work.begin(thread, action.step, key)
+                assert begun == step["attempt"]
             return {"step": self._handed(thread, key, step, holder)}
 
     def _handed(self, thread: Thread, key: str, step: Any, holder: str) -> Any:
@@ -135,6 +131,7 @@ class Hands:
             key=key,
             workflow_id=self._run_id,
             named_prompt=lambda name, given: named_prompt(context, name, given),
+            attempt=self._interpreter.ledger.attempts(key) + 1,
             task_id=thread.task_id,
             additions=context.additions,
         )
@@ -156,6 +153,7 @@ class Hands:
             max_parallel=action.max_parallel,
             sub_agent_prompt=named_prompt(context, PROMPT_NAME, given, strict=False),
             description=description,
+            attempt=self._interpreter.ledger.start,  # no attempt is journalled: another start takes it back
             task_id=thread.task_id,
         )
 
@@ -251,6 +249,24 @@ class Hands:
 
     def _stop_asked(self) -> bool:
         return self._interpreter.gate.stop_asked()
+
+
+def refused(owner: Owner, run_id: str, report: Report) -> dict[str, Any]:
+    """A report of a step that is not handed out: done before, which is no harm; or taken back since, or never given."""
+    last = Steps(owner.database).last(run_id, report.step_id)
+    if last is not None and last.status in ("completed", "failed") and report.attempt in (None, last.attempt):
+        return {"success": True, "message": f"nothing to do: {report.step_id} was reported before, as {last.status}"}
+    if last is not None and report.attempt is not None and (report.attempt, "begun") != (last.attempt, last.status):
+        raise InputError(
+            f"attempt {report.attempt} at step {report.step_id!r} was taken back: somebody else went on with the run. "
+            "This report has changed nothing; workflow_get_next_step says what is to be done now"
+        )
+    run = owner.journal.run(run_id)
+    if run.driver == "server" and run.status in OPEN:
+        raise InputError(f"run {run_id} is not yours to drive any more: the sidecar itself goes on with it")
+    if run.status != "running":
+        raise InputError(f"run {run_id} is {run.status}: {run.reason or 'it takes no more steps'}")
+    raise InputError(f"step {report.step_id!r} is not handed out; workflow_get_next_step says which one is")
 
 
 def _key(thread: Thread, action: Run | Parallel) -> str:

@@ -35,12 +35,18 @@ class Reporting:
 
     workflow_id: str
     step_id: str
+    attempt: int
     task_id: str | None
 
     @property
     def shown(self) -> str:
         """The arguments that every report of the step has."""
-        ids = {"workflow_id": self.workflow_id, "step_id": self.step_id, "task_id": self.task_id}
+        ids = {
+            "workflow_id": self.workflow_id,
+            "step_id": self.step_id,
+            "attempt": self.attempt,
+            "task_id": self.task_id,
+        }
         return ", ".join(f"{name} {json.dumps(value)}" for name, value in ids.items() if value is not None)
 
 

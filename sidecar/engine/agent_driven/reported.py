@@ -27,6 +27,7 @@ class Report(NamedTuple):
     result: Any = None
     error: str | None = None
     task_id: str | None = None
+    attempt: int | None = None  # which one it was handed; None: it does not say
 
 
 def read_result(step: StepBase, reported: object, *, definition: Mapping[str, Any], view: View) -> Any:

@@ -18,8 +18,9 @@ from sidecar.model.run import RunEvent
 from sidecar.store.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from sidecar.signals.files import Signal
     from sidecar.store.checkpoints import Checkpoints
     from sidecar.store.db import Database
     from sidecar.store.journal import Journal
@@ -121,13 +122,13 @@ class Ledger:
         reason: str | None,
         image: Callable[[], dict[str, Any]],
         *,
-        taken: tuple[str, str] | None = None,
+        taken: Sequence[Signal] = (),
         **data: Any,
     ) -> None:
-        """Checkpoint, and the one end of this start, at once, with the signal (id and kind) that it takes."""
+        """Checkpoint, and the one end of this start, at once, with the signals that it takes."""
         with self._kept():
-            if taken is not None:
-                self._journal.take_signal(self.run_id, *taken)
+            for signal in taken:
+                self._journal.take_signal(self.run_id, signal.signal_id, signal.kind)
             told = self._write()
             self._checkpoints.save(self.run_id, {**image(), "seq": self.seq + 1, "states": self.states})
             event = self._journal.end(self.run_id, status, reason=reason, data=data)

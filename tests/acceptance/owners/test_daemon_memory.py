@@ -88,4 +88,4 @@ def test_memory_descriptors_and_threads_stay_what_they_were_over_many_runs(
         assert process.num_threads() <= threads
     # The journal's page cache fills up to 2 MB meanwhile, and allocators round up; beyond that, less than 1 KB a run.
     assert grown < 3 * MB + count * 1024, f"{grown / MB:.1f} MB more after {count} runs"
-    assert list((project.own / "live").iterdir()) == []
+    assert list((project.own / "open").iterdir()) == []

@@ -68,11 +68,11 @@ async def test_it_is_looked_at_and_left_alone(project: Project) -> None:
         # Who executes it does its steps: the refusal says who that is, and nothing has happened.
         for tool, more in (
             ("workflow_get_next_step", {}),
-            ("workflow_step_complete", {"step_id": "a"}),
             ("workflow_state_update", {"updates": [{"path": "raw.count", "value": 8}]}),
             ("workflow_checkpoint", {}),
         ):
             assert "is executed by another process" in await _refused(client, tool, **named, **more)
+        assert "not yours to drive" in await _refused(client, "workflow_step_complete", **named, step_id="a")
         assert f"already being executed, by process {terminal.process.pid}" in await _refused(
             client, "workflow_resume", **named
         )
@@ -93,7 +93,7 @@ async def test_a_stop_is_taken_back_and_given_again(project: Project) -> None:
         terminal.go()
         terminal.over(0, "stopped")
         # Nobody has it any more: it goes on in the daemon.
-        await _call(client, "workflow_resume", workflow_id=terminal.run_id)
+        await _call(client, "workflow_resume", workflow_id=terminal.run_id, driver="server")
         project.until_status(terminal.run_id, "completed")
     assert (project.root / "second").exists()
 

@@ -34,6 +34,8 @@ from sidecar.engine.owner import Owner
 from sidecar.errors import SidecarError
 from sidecar.model import ulid
 from sidecar.model.parameters import bind
+from sidecar.service import starting
+from sidecar.signals import liveness
 from sidecar.store.db import Database
 
 _DEADLINE_S = 60.0
@@ -51,7 +53,11 @@ async def start(request: dict[str, Any], told: dict[str, Any]) -> None:
             definition = workflows.load(request["workflow"])
             run_id = ulid.new()
             inputs = bind(definition.workflow.parameters, {}, definition.name)
-            owner.journal.create(run_id, definition.name, definition=json.dumps(definition.record()), inputs=inputs)
+            with liveness.begin(root, run_id, workspace=None, driver="server"):
+                owner.journal.create(run_id, definition.name, definition=json.dumps(definition.record()), inputs=inputs)
+        else:
+            with liveness.RunLock(root, run_id):
+                starting.begin_again(root, owner.journal, owner.journal.run(run_id), "server")
         told["run_id"] = run_id
         if request.get("clock_back_s"):
             turn_back(owner.database, request["clock_back_s"], request["after_writes"])

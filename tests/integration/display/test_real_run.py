@@ -77,7 +77,7 @@ async def told_by(project: Project) -> list[RunEvent]:
     events: list[RunEvent] = []
     async with Owner(project.root, project.settings, project.environment, lambda _: None) as owner:
         definition = starting.find(project, "both", Script(worker=False))
-        run_id = starting.create(owner.journal, starting.prepare(project, definition, {}))
+        run_id = starting.create(project.root, owner.journal, starting.prepare(project, definition, {}))
         await Execution(owner, run_id, events.append).execute()
     return events
 

@@ -34,7 +34,8 @@ class Place:
         path.write_text(yaml.safe_dump({"description": name, "steps": list(steps)}, sort_keys=False))
         definition = starting.find(self.project, name, self.owner.script)
         prepared = starting.prepare(self.project, definition, {})
-        return starting.create(self.owner.journal, prepared, details=handing_over.details(self.project.environment))
+        details = handing_over.details(self.project.environment)
+        return starting.create(str(self.root), self.owner.journal, prepared, details=details)
 
     def status(self, run_id: str) -> str:
         return self.owner.journal.run(run_id).status

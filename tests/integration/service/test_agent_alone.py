@@ -68,7 +68,8 @@ class Alone:
     def created(self, name: str, directory: str | None = None, **given: Any) -> str:
         declared = agents.find(str(self.place.root), name).definition.declared
         definition = adhoc.of_agent(name, declared, directory)
-        return starting.create(self.owner.journal, starting.prepare(self.place.project, definition, given))
+        prepared = starting.prepare(self.place.project, definition, given)
+        return starting.create(str(self.place.root), self.owner.journal, prepared)
 
     def execution(self, run_id: str) -> Execution:
         return Execution(self.owner, run_id, self.told.append)

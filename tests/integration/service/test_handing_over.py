@@ -24,27 +24,32 @@ QUICK = {"id": "a", "type": "shell_command", "command": "echo $PPID > by"}
 
 
 async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) -> None:
+    good, bad, worse = (place.run("quick", QUICK) for _ in range(3))
     asked: list[Any] = []
 
     async def begin(run_id: str, **given: Any) -> None:
         asked.append((run_id, given))
-        if run_id == "bad":
+        if run_id == bad:
             raise SidecarError("it is too late")
-        if run_id == "worse":
+        if run_id == worse:
             raise RuntimeError("a defect")
 
-    long = "x" * 1_000_000
+    long, journal = "x" * 1_000_000, place.owner.journal
     async with anyio.create_task_group() as tasks:
         await tasks.start(take_over, str(place.root), begin)
-        await hand_over(place.project, "good", feedback=long, answer={"a": [1, "é"]}, with_changes=True)
+        await hand_over(place.project, journal, good, feedback=long, answer={"a": [1, "é"]}, with_changes=True)
         with pytest.raises(SidecarError, match="it is too late"):
-            await hand_over(place.project, "bad")
+            await hand_over(place.project, journal, bad)
         with pytest.raises(SidecarError, match="RuntimeError"):
-            await hand_over(place.project, "worse")
-        await hand_over(place.project, "good")
+            await hand_over(place.project, journal, worse)
         tasks.cancel_scope.cancel()
-    assert asked[0] == ("good", {"feedback": long, "answer": {"a": [1, "é"]}, "with_changes": True})
-    assert [run_id for run_id, _ in asked] == ["good", "bad", "worse", "good"]
+    request = asked[0][1].pop("request")
+    assert journal.run(good).details["request"]["id"] == request
+    assert asked[0] == (good, {"feedback": long, "answer": {"a": [1, "é"]}, "with_changes": True})
+    assert [run_id for run_id, _ in asked] == [good, bad, worse]
+    assert place.status(good) == "pending"
+    assert place.status(bad) == place.status(worse) == "failed"  # nobody executed it, and nobody will
+    assert journal.run(bad).reason == "nobody executed it: it is too late"
 
 
 @pytest.mark.parametrize("read_bytes", [1, 65536])
@@ -61,11 +66,11 @@ async def test_a_daemon_that_goes_away_before_it_answers_leaves_the_run_to_an_ow
     with socket_path.bind(layout.handover_socket(str(place.root))) as listening:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, accept_and_leave, listening)
-            await hand_over(place.project, run_id)
+            await hand_over(place.project, place.owner.journal, run_id)
     await eventually(lambda: place.status(run_id) == "completed")
 
 
 async def test_where_there_is_no_daemon_the_run_gets_an_owner_of_its_own(place: Place, eventually: Eventually) -> None:
     run_id = place.run("quick", QUICK)
-    await hand_over(place.project, run_id)
+    await hand_over(place.project, place.owner.journal, run_id)
     await eventually(lambda: place.status(run_id) == "completed")

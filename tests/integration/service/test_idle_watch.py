@@ -23,7 +23,7 @@ Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 async def _idle(place: Place) -> str:
     """A run that an agent drives, between two of its calls."""
     place.run("driven", {"id": "a", "type": "agent", "prompt": "do it"})
-    cases = UseCases(place.project, place.owner, DetachedExecutor(place.project))
+    cases = UseCases(place.project, place.owner, DetachedExecutor(place.project, place.owner.journal))
     return str((await cases.start("driven", {}))["workflow_id"])
 
 

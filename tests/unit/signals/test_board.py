@@ -11,9 +11,8 @@ import anyio
 import pytest
 
 from sidecar.model import ulid
-from sidecar.signals import files, trailers
+from sidecar.signals import files, liveness, trailers
 from sidecar.signals.board import Board, Subject
-from sidecar.signals.liveness import RunLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,7 +187,7 @@ def test_an_abort_counts_before_its_reason_is_written(place: Place) -> None:
 
 def test_an_abort_older_than_the_run_is_not_for_it(place: Place) -> None:
     (place.project / ".abort").touch()
-    board = Board(replace(place.subject, leftovers=standing(place.project)))
+    board = Board(replace(place.subject, standing=standing(place.project)))
     board.look()
     assert board.abort is None
 
@@ -198,7 +197,7 @@ def test_an_abort_from_before_the_start_that_comes_again_is_for_the_run(place: P
     abort = place.project / ".abort"
     abort.write_text("why\n")
     os.utime(abort, (0, 0))
-    board = Board(replace(place.subject, leftovers=standing(place.project)))
+    board = Board(replace(place.subject, standing=standing(place.project)))
     if again == "replaced":
         files.write(str(place.project), "abort", "why", trailers.signed())
     elif again == "touched":
@@ -212,8 +211,10 @@ def test_an_abort_from_before_the_start_that_comes_again_is_for_the_run(place: P
 def test_an_abort_right_after_the_start_is_for_the_run_although_the_clock_of_files_lags_behind(tmp_path: Path) -> None:
     for _ in range(200):
         run_id = ulid.new()
-        with RunLock(str(tmp_path), run_id) as lock:
-            board = Board(Subject(run_id, (str(tmp_path),), lock.leftovers))
+        with liveness.begin(str(tmp_path), run_id, workspace=str(tmp_path), driver="server"):
+            mark = liveness.mark(str(tmp_path), run_id)
+            assert mark is not None
+            board = Board(Subject(run_id, (str(tmp_path),), mark.standing))
             (tmp_path / ".abort").touch()
             board.look()
             assert board.abort is not None
@@ -229,7 +230,7 @@ def test_a_copied_abort_with_an_old_modification_time_still_counts(place: Place)
 
 def test_a_stop_from_before_the_start_is_for_the_run(place: Place) -> None:
     (place.workspace / ".stop").touch()
-    board = Board(replace(place.subject, leftovers=standing(place.workspace)))
+    board = Board(replace(place.subject, standing=standing(place.workspace)))
     board.look()
     assert board.is_stop_requested()
 

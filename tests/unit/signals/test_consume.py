@@ -11,7 +11,7 @@ import pytest
 from sidecar import layout
 from sidecar.errors import SignalError
 from sidecar.model import ulid
-from sidecar.signals import files, receipts, trailers
+from sidecar.signals import files, liveness, receipts, trailers
 from sidecar.signals.board import Board, Subject
 from sidecar.signals.consume import clear_leftovers, consume
 from sidecar.signals.files import Signal
@@ -34,9 +34,12 @@ class Project:
 
     def start_run(self, workspace: str | None = None) -> str:
         run_id = ulid.new()
-        self.locks[run_id] = RunLock(self.root, run_id, workspace)
-        self.locks[run_id].acquire()
+        self.locks[run_id] = liveness.begin(self.root, run_id, workspace=workspace, driver="server")
         return run_id
+
+    def end_run(self, run_id: str) -> None:
+        liveness.end(self.root, run_id)
+        self.locks[run_id].release()
 
     def signal(self, directory: str, kind: files.Kind = "stop", run_id: str | None = None) -> Signal:
         files.write(directory, kind, "why", trailers.signed(run_id=run_id))
@@ -46,7 +49,8 @@ class Project:
 
     def board(self, run_id: str) -> Board:
         directories = (self.state, self.workspace, layout.run_directory(self.root, run_id))
-        return Board(Subject(run_id, directories, self.locks[run_id].leftovers))
+        mark = liveness.mark(self.root, run_id)
+        return Board(Subject(run_id, directories, mark.standing if mark else frozenset()))
 
 
 @pytest.fixture
@@ -79,10 +83,12 @@ def test_the_file_stays_until_the_last_live_run_has_taken_it(project: Project) -
     assert {outcome["run_id"] for outcome in receipt["runs"]} == {first, second}
 
 
-def test_a_run_that_died_is_not_waited_for(project: Project) -> None:
+def test_a_run_that_nobody_executes_is_waited_for_until_it_has_ended(project: Project) -> None:
     first, second = project.start_run(), project.start_run()
     signal = project.signal(project.state)
     project.locks[second].release()
+    assert not consume(project.root, signal, first, "stopped")["removed"]
+    project.end_run(second)
     assert consume(project.root, signal, first, "stopped")["removed"]
 
 

@@ -14,7 +14,8 @@ import pytest
 from sidecar import layout
 from sidecar.errors import SidecarError, StoreError
 from sidecar.model import ulid
-from sidecar.signals.liveness import RunLock, is_live, live_runs
+from sidecar.signals import liveness
+from sidecar.signals.liveness import RunLock, is_live, live_runs, open_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,21 +24,25 @@ if TYPE_CHECKING:
 OWNER = """
 import sys
 from sidecar.signals.liveness import RunLock
-lock = RunLock(sys.argv[1], sys.argv[2], sys.argv[3] or None)
+lock = RunLock(sys.argv[1], sys.argv[2])
 lock.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def owner(root: str, run_id: str, workspace: str = "") -> subprocess.Popen[str]:
+def owner(root: str, run_id: str) -> subprocess.Popen[str]:
     """A process that holds a run's lock until its input is closed or it is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, root, run_id, workspace], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, root, run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
+
+
+def begun(root: str, run_id: str, workspace: str | None = None) -> RunLock:
+    return liveness.begin(root, run_id, workspace=workspace, driver="server")
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -53,11 +58,12 @@ def root(tmp_path: Path) -> str:
 def test_a_run_is_live_while_its_lock_is_held_and_no_longer(root: str) -> None:
     run_id = ulid.new()
     assert not is_live(root, run_id)
-    with RunLock(root, run_id):
+    with begun(root, run_id):
         assert is_live(root, run_id)
         assert live_runs(root) == [run_id]
     assert not is_live(root, run_id)
     assert live_runs(root) == []
+    assert open_runs(root) == [run_id]
 
 
 def test_releasing_twice_does_nothing_more(root: str) -> None:
@@ -107,28 +113,51 @@ def test_a_child_of_the_owner_does_not_keep_a_dead_run_alive(root: str) -> None:
 
 def test_runs_are_listed_newest_first_and_by_workspace(root: str) -> None:
     first, second, third = ("0" * 25 + digit for digit in "123")
-    with RunLock(root, first, f"{root}/a"), RunLock(root, second, f"{root}/b"), RunLock(root, third):
+    with begun(root, first, f"{root}/a"), begun(root, second, f"{root}/b"), begun(root, third):
         assert live_runs(root) == [third, second, first]
         assert live_runs(root, workspace=f"{root}/a") == [first]
         assert live_runs(root, workspace=f"{root}/none") == []
-        assert is_live(root, second, workspace=f"{root}/b")
-        assert not is_live(root, third, workspace=f"{root}/b")
+    assert open_runs(root, workspace=f"{root}/b") == [second]
 
 
 @pytest.mark.parametrize("name", ["plain", "with\nnewline", os.fsdecode(b"not-utf-8-\xff"), "x" * 200])
 def test_the_workspace_is_known_whatever_its_path(root: str, name: str) -> None:
     run_id = ulid.new()
     workspace = f"{root}/{name}"
-    with RunLock(root, run_id, workspace):
+    with begun(root, run_id, workspace):
         assert live_runs(root, workspace=workspace) == [run_id]
 
 
-def test_a_later_owner_with_a_shorter_path_leaves_nothing_of_the_former_one(root: str) -> None:
+def test_what_stands_there_at_a_beginning_is_recorded_and_replaced_at_the_next_one(tmp_path: Path) -> None:
+    root, run_id = str(tmp_path), ulid.new()
+    state = tmp_path / ".swissarmyhammer"
+    state.mkdir()
+    (state / ".abort").touch()
+    begun(root, run_id).release()
+    before = mark_of(root, run_id)
+    assert len(before.standing) == 1
+    (state / ".abort").unlink()
+    assert liveness.keep_open(root, run_id, workspace=None, driver="agent").standing == before.standing
+    assert mark_of(root, run_id).driver == "agent"
+    liveness.end(root, run_id)
+    liveness.begin_again(root, run_id, workspace=None, driver="server")
+    assert not mark_of(root, run_id).standing
+
+
+def mark_of(root: str, run_id: str) -> liveness.Mark:
+    found = liveness.mark(root, run_id)
+    assert found is not None
+    return found
+
+
+def test_a_run_whose_mark_was_deleted_takes_nothing_for_older_than_itself(root: str) -> None:
     run_id = ulid.new()
-    with RunLock(root, run_id, f"{root}/a-rather-long-name-of-a-workspace"):
-        pass
-    with RunLock(root, run_id, f"{root}/b"):
-        assert is_live(root, run_id, workspace=f"{root}/b")
+    os.makedirs(layout.state_directory(root))
+    open(os.path.join(layout.state_directory(root), ".abort"), "w").close()
+    begun(root, run_id).release()
+    os.unlink(os.path.join(layout.run_directory(root, run_id), "open"))
+    assert not liveness.keep_open(root, run_id, workspace=None, driver="server").standing
+    assert open_runs(root) == [run_id]
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)])
@@ -162,23 +191,24 @@ def test_somebody_who_only_looks_does_not_keep_an_owner_from_starting(root: str)
         looker.join()
 
 
-def test_runs_that_are_over_are_not_even_looked_at(tmp_path: Path) -> None:
+def test_runs_that_have_ended_are_not_even_looked_at(root: str) -> None:
     """Otherwise `sidecar stop` would get slower with every run that ever was."""
     over, live = ulid.new(), ulid.new()
-    with RunLock(str(tmp_path), over):
-        pass
-    with RunLock(str(tmp_path), live):
-        assert os.listdir(layout.live_directory(str(tmp_path))) == [live]
-        assert live_runs(str(tmp_path)) == [live]
-    assert os.listdir(layout.live_directory(str(tmp_path))) == []
+    with begun(root, over):
+        liveness.end(root, over)
+    with begun(root, live):
+        assert os.listdir(layout.open_directory(root)) == [live]
+        assert open_runs(root) == [live]
+        liveness.end(root, live)
+    assert os.listdir(layout.open_directory(root)) == []
 
 
-def test_an_entry_that_a_crash_left_behind_makes_no_run_live(tmp_path: Path) -> None:
+def test_an_entry_that_a_crash_left_behind_makes_no_run_open(root: str) -> None:
     run_id = ulid.new()
-    with RunLock(str(tmp_path), run_id):
-        entry = os.path.join(layout.live_directory(str(tmp_path)), run_id)
-    open(entry, "w").close()
-    assert live_runs(str(tmp_path)) == []
+    with begun(root, run_id):
+        liveness.end(root, run_id)
+    open(os.path.join(layout.open_directory(root), run_id), "w").close()
+    assert open_runs(root) == []
 
 
 def test_a_lock_that_cannot_be_written_is_told_as_an_error_of_ours_and_leaves_nothing_open(root: str) -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sidecar import layout
 from sidecar.errors import ConfigError, SignalError
 from sidecar.model import ulid
-from sidecar.signals import targets
-from sidecar.signals.liveness import RunLock
+from sidecar.signals import liveness, targets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,17 +198,25 @@ def test_a_projects_directory_that_cannot_be_made_is_one_line(tmp_path: Path) ->
         targets.project(str(tmp_path))
 
 
-def test_each_target_knows_the_live_runs_that_would_hear(tmp_path: Path) -> None:
+def test_each_target_knows_the_runs_that_a_signal_there_governs(tmp_path: Path) -> None:
     root = os.path.realpath(tmp_path)
     (tmp_path / ".swissarmyhammer" / "workspaces" / "w").mkdir(parents=True)
     workspace = targets.workspace(root, "w", {})
     bound, free = "0" * 25 + "1", "0" * 25 + "2"
-    with RunLock(root, bound, workspace.directory), RunLock(root, free):
+    with (
+        liveness.begin(root, bound, workspace=workspace.directory, driver="server"),
+        liveness.begin(root, free, workspace=None, driver="server"),
+    ):
         assert workspace.live_runs() == [bound]
         assert targets.run(root, free).live_runs() == [free]
         assert targets.project(root).live_runs() == [free, bound]
     assert targets.run(root, free).live_runs() == []
     assert workspace.live_runs() == []
+    assert targets.project(root).open_runs() == [free, bound]
+    liveness.end(root, free)
+    assert targets.run(root, free).open_runs() == []
+    with pytest.raises(SignalError, match=f"run {free} has ended, and takes no more signals"):
+        targets.run(root, free).refuse_ended()
 
 
 @pytest.mark.usefixtures("project")

@@ -29,6 +29,7 @@ from sidecar.service.detached_executor import DetachedExecutor
 from sidecar.service.project import Project
 from sidecar.service.use_cases import UseCases
 from sidecar.signals import files, receipts, trailers
+from sidecar.signals.liveness import RunLock
 from sidecar.signals.receipts import Receipt
 
 DEADLINE_S = 60.0
@@ -64,7 +65,7 @@ class World:
         self.root = root
         self.owner = owner
         self.project = project
-        self.cases = UseCases(project, owner, DetachedExecutor(project), self._hear)
+        self.cases = UseCases(project, owner, DetachedExecutor(project, owner.journal), self._hear)
         self.told: list[RunEvent] = []
         self.executions: dict[str, Execution] = {}
         self._waiting = anyio.Event()
@@ -101,11 +102,13 @@ class World:
     def create(self, name: str, inputs: dict[str, Any] | None = None, workspace: str | None = None) -> str:
         definition = starting.find(self.project, name, self.owner.script)
         prepared = starting.prepare(self.project, definition, inputs or {}, workspace)
-        return starting.create(self.owner.journal, prepared)
+        return starting.create(str(self.root), self.owner.journal, prepared)
 
     async def execute(self, run_id: str, **more: Any) -> Ending:
         """One start, or one resume."""
         with anyio.fail_after(DEADLINE_S):
+            with RunLock(str(self.root), run_id):
+                starting.begin_again(str(self.root), self.owner.journal, self.owner.journal.run(run_id), "server")
             execution = self.executions[run_id] = Execution(self.owner, run_id, self._hear, **more)
             return await execution.execute()
 

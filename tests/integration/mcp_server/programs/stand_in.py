@@ -175,12 +175,19 @@ class StandIn:
         return {"step": None, "status": "completed", "reason": None}
 
     async def step_complete(
-        self, workflow_id: str, step_id: str, status: str, result: Any, error: str | None, task_id: str | None
+        self,
+        workflow_id: str,
+        step_id: str,
+        status: str,
+        result: Any,
+        error: str | None,
+        task_id: str | None,
+        attempt: int | None,
     ) -> Json:
         self._note("step_complete", step_id=step_id, status=status, result=result, error=error, task_id=task_id)
         return {"success": True}
 
-    async def resume(self, workflow_id: str, feedback: str | None, answer: Any) -> Json:
+    async def resume(self, workflow_id: str, feedback: str | None, answer: Any, driver: str | None) -> Json:
         self._note("resume", workflow_id=workflow_id, feedback=feedback, answer=answer)
         return {"workflow_id": workflow_id, "state": {}, "last_checkpoint": None}
 

@@ -237,7 +237,7 @@ def test_a_message_arrives_as_the_person_is_to_read_it(place: Place) -> None:
 
 def test_a_step_without_templates_has_nothing_to_replace(place: Place) -> None:
     step = place.handed({"type": "user_message", "message": "Done"})
-    assert set(step) == {"id", "type", "instructions", "definition"}
+    assert set(step) == {"id", "attempt", "type", "instructions", "definition"}
 
 
 def test_steps_that_sidecar_does_itself_are_refused(place: Place) -> None:
@@ -466,7 +466,7 @@ def test_every_step_says_how_it_is_reported_and_no_value_speaks_in_its_instructi
     told = step["instructions"]
     assert evil in json.dumps(step["definition"])
     assert evil not in told
-    ids = f'workflow_id "{RUN}", step_id "loop[1]/s", task_id "all.4"'
+    ids = f'workflow_id "{RUN}", step_id "loop[1]/s", attempt 1, task_id "all.4"'
     assert told.count(f"workflow_step_complete with {ids}") == 2
     assert 'status "failed" and error' in told
     assert ("and result: " in told) == (example["type"] != "user_message")

@@ -1,0 +1,221 @@
+"""Open runs that nobody executes: what was written meanwhile comes first; and a run that changes its driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import MCPError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp import Client
+
+    from tests.acceptance.owners.conftest import Project
+
+pytestmark = pytest.mark.anyio
+ASK = {"id": "ask", "type": "user_input", "prompt": "go?", "state_update": {"path": "raw.said"}}
+AGENT_STEPS = [{"id": name, "type": "agent", "prompt": f"do {name}", "agent": "marker"} for name in "abcd"]
+
+
+def paused(project: Project, **more: Any) -> str:
+    project.workflow("ask", ASK, {"id": "after", "type": "shell_command", "command": "echo after >> did"}, **more)
+    project.run("flow", "run", "ask")
+    return str(project.runs()[0]["run_id"])
+
+
+def receipt(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.with_name(path.name + ".receipt.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("where", ["run", "project"])
+@pytest.mark.parametrize(("kind", "status", "code"), [("abort", "aborted", 2), ("stop", "stopped", 0)])
+async def test_a_signal_to_a_paused_run_comes_before_its_answer(
+    project: Project, where: str, kind: str, status: str, code: int
+) -> None:
+    run_id = paused(project)
+    target = ["--run", run_id] if where == "run" else ["--all"] if kind == "stop" else []
+    project.run(kind, *target, "--reason", "stop everything")
+    process = project.start("answer", run_id, "yes")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, (out, err)
+    assert "stop everything" in err
+    assert "the answer that came with it: not used" in err
+    assert [event["status"] for event in project.events(run_id, "run_ended")] == ["paused", status]
+    assert project.events(run_id, "run_resumed") == []
+    path = project.own / ("" if where == "project" else f"runs/{run_id}") / f".{kind}"
+    assert not path.exists()
+    assert receipt(path)["runs"] == [{"run_id": run_id, "status": status}]
+    assert not (project.root / "did").exists()
+
+
+async def test_a_daemon_aborts_a_paused_run_and_tells_of_it(project: Project) -> None:
+    notify = [{"type": "command", "command": ["sh", "-c", "cat >> told"], "events": ["aborted"]}]
+    (project.own / "config.yaml").write_text(json.dumps({"notify": notify, "metrics_file": "numbers"}))
+    run_id = paused(project)
+    daemon = project.daemon()
+    project.run("abort", "--run", run_id, "--reason", "no more", "--wait=60")
+    assert project.only_run()["status"] == "aborted"
+    assert "no more" in project.until_file("told").read_text()
+    assert daemon.end() == 0
+    assert 'sidecar_runs_ended_total{status="aborted"} 1' in (project.root / "numbers").read_text().replace(
+        f'project="{project.root}",', ""
+    )
+
+
+async def test_a_stop_beside_an_abort_is_taken_with_it_and_does_not_meet_the_next_start(project: Project) -> None:
+    project.workflow("wait", {"id": "wait", "type": "shell_command", "command": "until test -e go; do sleep 0.1; done"})
+    run_id = project.detached("wait")
+    project.until(lambda: project.runs()[0]["agents"])
+    project.run("stop", "--all", "--reason", "first")
+    project.run("abort", "second")
+    assert project.until_status(run_id, "aborted")["reason"] == "second"
+    project.until(lambda: not (project.own / ".stop").exists() and not (project.own / ".abort").exists())
+    assert receipt(project.own / ".stop")["runs"] == [{"run_id": run_id, "status": "aborted"}]
+    (project.root / "go").touch()
+    project.run("resume", run_id)
+    assert project.only_run()["status"] == "completed"
+
+
+async def test_a_signal_for_a_run_that_has_ended_is_refused_by_whoever_meets_it(project: Project) -> None:
+    project.workflow("quick", {"id": "quick", "type": "shell_command", "command": "true"})
+    project.run("flow", "run", "quick")
+    first = project.only_run()["run_id"]
+    stop = project.own / ".stop"
+    stop.write_text(f"only that one\n\nRun: {first}\n")
+    found, _ = project.start("doctor").communicate(timeout=60)
+    assert f"it is for run {first}, which is not open" in found
+    project.run("flow", "run", "quick")
+    assert project.runs()[0]["status"] == "completed"
+    assert not stop.exists()
+    assert (receipt(stop)["state"], receipt(stop)["reason"]) == ("refused", f"run {first} has ended")
+
+
+async def test_what_is_written_into_the_directory_of_a_run_that_has_ended_is_cleared_when_it_begins_again(
+    project: Project,
+) -> None:
+    project.workflow("fails", {"id": "fails", "type": "shell_command", "command": "test -e go"})
+    project.run("flow", "run", "fails", code=2)
+    run_id = project.only_run()["run_id"]
+    (project.own / "runs" / run_id / ".stop").write_text("too late\n")
+    (project.root / "go").touch()
+    process = project.start("resume", run_id)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "had ended when it was written (too late)" in err
+    assert project.only_run()["status"] == "completed"
+
+
+async def test_a_foreground_resume_that_is_refused_leaves_a_detached_run_to_the_daemon(project: Project) -> None:
+    """Its workflow changed so that the run does not fit any more: nothing happened, and nothing was changed."""
+    step = {"id": "s", "type": "shell_command", "command": "echo x >> did; until test -e go; do sleep 0.1; done"}
+    project.workflow("work", {"id": "loop", "type": "foreach", "items": "{{ [1, 2] }}", "steps": [step]})
+    daemon = project.daemon()
+    run_id = project.detached("work")
+    project.until_file("did")
+    daemon.end(signal.SIGKILL)
+    project.workflow("work", {"id": "else", "type": "shell_command", "command": "true"})
+    project.run("resume", run_id, "--with-changes", code=2)
+    (project.root / "go").touch()
+    project.daemon()
+    project.until_status(run_id, "completed")
+
+
+# --- who drives
+
+
+async def call(client: Client, tool: str, **given: Any) -> dict[str, Any]:
+    answer = await client.call_tool(tool, given)
+    assert not answer.is_error, answer.content
+    return answer.structured_content or {}
+
+
+async def refused(client: Client, tool: str, **given: Any) -> str:
+    try:
+        answer = await client.call_tool(tool, given)
+    except MCPError as error:
+        return str(error)
+    assert answer.is_error, answer
+    return str(answer.content[0].text)  # type: ignore[union-attr]
+
+
+def marking(project: Project) -> None:
+    """A workflow of four steps for an agent, and an agent that notes which it did."""
+    content = {"adapter": "command", "command": ["sh", "-c", 'read -r line; echo "$line" >> did; echo ok']}
+    (project.own / "agents" / "marker.yaml").write_text(json.dumps(content))
+    project.workflow("drive", *AGENT_STEPS, {"id": "end", "type": "shell_command", "command": "echo end >> did"})
+
+
+async def step_of(client: Client, run_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await call(client, "workflow_get_next_step", workflow_id=run_id))["step"]
+    return found
+
+
+async def test_a_run_changes_its_driver_back_and_forth_and_no_step_is_lost_or_repeated(project: Project) -> None:
+    marking(project)
+    async with project.client("legacy") as client:
+        run_id = (await call(client, "workflow_start", workflow="drive"))["workflow_id"]
+        first = await step_of(client, run_id)
+        assert (first["id"], first["attempt"]) == ("a", 1)
+        report = {"workflow_id": run_id, "step_id": "a", "attempt": 1, "result": "ok"}
+        await call(client, "workflow_step_complete", **report)
+        second = await step_of(client, run_id)
+        assert (second["id"], second["attempt"]) == ("b", 1)
+        # The agent has had it in hand for a moment only.
+        told = project.run("resume", run_id, code=2)
+        assert "step 'b'" in told
+        assert "--take-over" in told
+        project.run("stop", "--run", run_id, "--reason", "hand over")
+        # A stop spares the step in hand; with the change of driver the run ends.
+        out = project.run("resume", run_id, "--take-over")
+        assert project.only_run()["status"] == "stopped", out
+        late = {"workflow_id": run_id, "step_id": "b", "attempt": 1, "result": "late"}
+        assert "stopped" in await refused(client, "workflow_step_complete", **late)
+        # The agent again, with a new attempt; its first one is refused in words.
+        await call(client, "workflow_resume", workflow_id=run_id)
+        again = await step_of(client, run_id)
+        assert (again["id"], again["attempt"]) == ("b", 2)
+        assert "attempt 1 at step 'b' was taken back" in await refused(client, "workflow_step_complete", **late)
+        # The server takes it from the agent's hands, and dies in the middle of the step.
+        (project.root / "hold").touch()
+        command = 'read -r line; while test -e hold; do sleep 0.05; done; echo "$line" >> did; echo ok'
+        content = {"adapter": "command", "command": ["sh", "-c", command]}
+        (project.own / "agents" / "marker.yaml").write_text(json.dumps(content))
+        project.run("resume", run_id, "--take-over", "--detach")
+        project.until(lambda: project.only_run()["agents"])
+        assert "not yours to drive" in await refused(client, "workflow_step_complete", **{**late, "attempt": 3})
+        os.kill(project.owner(run_id), signal.SIGKILL)
+        project.until_status(run_id, "interrupted")
+        (project.root / "hold").unlink()
+        # The agent once more, then the server to the end.
+        await call(client, "workflow_resume", workflow_id=run_id)
+        last = await step_of(client, run_id)
+        assert (last["id"], last["attempt"]) == ("b", 4)
+        await call(client, "workflow_step_complete", workflow_id=run_id, step_id="b", attempt=4, result="ok")
+    project.run("resume", run_id)
+    assert project.only_run()["status"] == "completed"
+    assert (project.root / "did").read_text().split("\n") == ["do c", "do d", "end", ""]
+    done = [event["step"] for event in project.events(run_id, "step_completed")]
+    assert done == ["a", "b", "c", "d", "end"]
+
+
+async def test_a_stop_does_not_wait_for_an_agent_that_never_comes_back(project: Project) -> None:
+    marking(project)
+    project.workflow("quick", {"id": "quick", "type": "shell_command", "command": "true"})
+    async with project.client("legacy") as client:
+        driven = (await call(client, "workflow_start", workflow="drive"))["workflow_id"]
+        await step_of(client, driven)
+        project.run("stop", "--all", "--reason", "enough")
+        project.run("flow", "run", "quick")
+        assert not (project.own / ".stop").exists()
+        assert {run["run_id"]: run["status"] for run in receipt(project.own / ".stop")["runs"]}[driven] == "running"
+        project.run("flow", "run", "quick")
+        assert project.runs()[0]["status"] == "completed"  # the next one is not stopped
+        await call(client, "workflow_step_complete", workflow_id=driven, step_id="a", attempt=1, result="ok")
+        over = await call(client, "workflow_get_next_step", workflow_id=driven)
+        assert (over["step"], over["status"], over["reason"]) == (None, "stopped", "enough")
