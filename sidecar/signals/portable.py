@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, cast
 
 from watchdog import events
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
 
 if TYPE_CHECKING:
-    from watchdog.observers.api import BaseObserver, EventEmitter, ObservedWatch
-    from watchdog.observers.inotify_c import Mask
+    from watchdog.observers.api import EventEmitter, ObservedWatch
+    from watchdog.observers.inotify_c import InotifyEvent, Mask
 
 try:
-    from watchdog.observers.inotify import InotifyEmitter, InotifyObserver
-    from watchdog.observers.inotify_c import InotifyConstants
+    from watchdog.observers.inotify import InotifyEmitter
+    from watchdog.observers.inotify_c import InotifyConstants, InotifyFD
 except Exception:  # watchdog raises whatever it likes where there is no inotify
     _ON_INOTIFY = False
 else:
@@ -33,6 +34,33 @@ else:
             wanted = InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO | InotifyConstants.IN_CLOSE_WRITE
             gone = InotifyConstants.IN_DELETE | InotifyConstants.IN_DELETE_SELF
             return cast("Mask", wanted | gone | InotifyConstants.IN_ONLYDIR)
+
+    class _PromptReader(InotifyFD):
+        """The thread that reads from the kernel. It drops unwanted names at once, because watchdog has two more threads
+        behind this one, with queues that have no limit: a signal would wait there behind every other file."""
+
+        def __init__(self, source: Portable) -> None:
+            super().__init__()
+            self._for = source
+
+        def handle_event(self, event: InotifyEvent) -> None:
+            if event.is_queue_overflow:
+                self._for.overflowed()
+            elif not event.name or event.name in self._for.names:
+                super().handle_event(event)
+
+    class _PromptObserver(BaseObserver):
+        """As watchdog's own observer on inotify, but with the two classes above."""
+
+        def __init__(self, source: Portable) -> None:
+            self._reader = _PromptReader(source)
+            self._reader.start()
+            super().__init__(_PromptEmitter, inotify_fd=self._reader)
+
+        def on_thread_stop(self) -> None:
+            super().on_thread_stop()
+            self._reader.stop()
+            self._reader.join()
 
 
 # watchdog keeps a thread for each directory.
@@ -90,12 +118,13 @@ class Portable:
         self.names: Counter[bytes] = Counter()
         self._lock = threading.Lock()
         self._hints: set[tuple[str, bytes]] = set()
+        self._overflowed = False
         self._watched: dict[str, _Watched] = {}
         self._real_path_of: dict[str, str] = {}
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._readable, False)
         try:
-            self._observer = _start()
+            self._observer = _start(self)
         except BaseException:
             os.close(self._readable)
             os.close(self._writable)
@@ -108,10 +137,18 @@ class Portable:
     def hint(self, directories: tuple[str, ...], name: bytes) -> None:
         """From a thread of watchdog's to the event loop."""
         with self._lock:
-            first = not self._hints
+            self._wake()
             self._hints.update((directory, name) for directory in directories)
-            if first and self._writable >= 0:
-                os.write(self._writable, b"!")  # never full: one byte for as long as nobody drained
+
+    def overflowed(self) -> None:
+        """From a thread of watchdog's: the kernel dropped events, and nobody knows which."""
+        with self._lock:
+            self._wake()
+            self._overflowed = True
+
+    def _wake(self) -> None:
+        if not self._hints and not self._overflowed and self._writable >= 0:
+            os.write(self._writable, b"!")  # never full: one byte for as long as nobody drained
 
     def arm(self, directory: str) -> bool:
         """Hint from now on about what happens in the directory that stands at this path now."""
@@ -142,12 +179,17 @@ class Portable:
         """What to look at: a directory and a name in it, or no name for the directory itself. None: everything."""
         with self._lock:
             hints, self._hints = self._hints, set()
+            overflowed, self._overflowed = self._overflowed, False
             try:
                 os.read(self._readable, 4096)
             except BlockingIOError:
                 pass
         if not self._observer.is_alive():
             return self._start_again(hints)
+        if overflowed:
+            for watched in self._watched.values():
+                watched.lost = True  # its end may be among what was dropped: `arm` makes a new watch
+            return None
         for watched in self._watched.values():
             if _is_dead(watched):
                 hints.update((directory, b"") for directory in watched.directories)
@@ -190,7 +232,7 @@ class Portable:
 
     def _start_again(self, hints: set[tuple[str, bytes]]) -> set[tuple[str, bytes]] | None:
         try:
-            observer = _start()
+            observer = _start(self)
         except OSError:  # not now: the next tick asks again
             return hints
         for emitter in self._observer.emitters:
@@ -201,13 +243,8 @@ class Portable:
         return None
 
 
-def _start() -> BaseObserver:
-    observer: BaseObserver
-    if _ON_INOTIFY:
-        observer = InotifyObserver()
-        observer._emitter_class = _PromptEmitter
-    else:
-        observer = Observer()
+def _start(source: Portable) -> BaseObserver:
+    observer: BaseObserver = _PromptObserver(source) if _ON_INOTIFY else Observer()
     observer.start()
     return observer
 

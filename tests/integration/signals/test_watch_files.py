@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -354,6 +355,32 @@ async def test_an_overflowed_queue_costs_nothing_but_a_look_at_everything(recrea
         (other / ".abort").touch()
         await heard.signals(other, ".stop", ".abort")
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_queue_that_watchdog_let_overflow_costs_nothing_but_a_look_at_everything(
+    recreated: bool, workspace: Path
+) -> None:
+    other = workspace.parent / "other"
+    other.mkdir()
+    script = f"""
+import os
+for _ in range({_queue_capacity() // 3 + 1}):
+    open("ws/churn", "w").close()
+    os.unlink("ws/churn")
+if {recreated}:
+    os.rmdir("other")
+    os.mkdir("other")
+open("other/.stop", "w").close()
+"""
+    async with watching(("watchdog", NEVER_S), workspace, other) as (_, heard):
+        with subprocess.Popen([sys.executable, "-Ic", script], cwd=workspace.parent) as writer:
+            # Called without letting go of the interpreter's lock: no thread of watchdog's reads anything meanwhile.
+            ctypes.PyDLL(None).waitpid(writer.pid, None, 0)
+            writer.returncode = 0
+        await heard.signals(other, ".stop")
+        (other / ".abort").touch()
+        await heard.signals(other, ".stop", ".abort")
 
 
 @pytest.mark.parametrize("part", ["emitter", "observer"])
