@@ -218,19 +218,15 @@ def _sent(kind: Kind, target: Target, options: dict[str, str], *, governed: list
 
 
 def _cancel(kind: Kind, target: Target, options: dict[str, str]) -> int:
-    files.recover(target.directory)  # or the next run would find again what is taken back here
-    signal = files.read(target.directory, kind)
+    signal = files.cancel(target.directory, kind)
     if signal is None:
         raise SidecarError(f"nothing to cancel: there is no {files.path_of(target.directory, kind)}")
-    gone = files.clear(signal)
     if "--json" in options:
         import json  # noqa: PLC0415
 
-        say(json.dumps({"signal": kind, "signal_id": signal.signal_id, "path": signal.path, "cancelled": gone}))
-    elif gone:
+        say(json.dumps({"signal": kind, "signal_id": signal.signal_id, "path": signal.path, "cancelled": True}))
+    else:
         say(f"{kind.capitalize()} signal taken back from {target.scope}: {target.name}")
-    if not gone:
-        raise SidecarError(f"a newer signal was written to {signal.path} meanwhile; it still stands")
     return WRITTEN
 
 

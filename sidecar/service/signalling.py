@@ -49,6 +49,5 @@ def write(kind: Kind, to: Target, reason: str) -> Json:
 
 def cancel(of: Target) -> Json:
     """Take a stop back; whether there was one."""
-    found = files.read(of.directory, "stop")
-    cleared = found is not None and files.clear(found)
-    return {"success": True, "cancelled": bool(cleared), "path": files.path_of(of.directory, "stop")}
+    cancelled = files.cancel(of.directory, "stop") is not None
+    return {"success": True, "cancelled": cancelled, "path": files.path_of(of.directory, "stop")}

@@ -165,6 +165,16 @@ def clear(signal: Signal) -> bool:
         raise SignalError(f"cannot remove {signal.path}: {os.strerror(error.errno or errno.EIO)}") from None
 
 
+def cancel(directory: str, kind: Kind) -> Signal | None:
+    """Take back the signal of this kind, also one that a process which died in the middle of `clear` left aside: that
+    one is not put back before, because a live run would obey it. The result is what was taken back."""
+    aside = _remove_aside(directory, kind)
+    signal = read(directory, kind)
+    if signal is not None and not clear(signal):
+        raise SignalError(f"a newer signal was written to {signal.path} meanwhile; it still stands")
+    return signal or aside
+
+
 def recover(directory: str) -> None:
     """Put back what a process that died in the middle of `clear` left aside: better repeated than lost."""
     for name in FILE_NAMES.values():
@@ -295,6 +305,27 @@ def _is_same(signal: Signal, name: str, handle: int) -> bool:
         return _read_regular(name, handle)[0] == signal.fingerprint[4]
     except OSError:
         return True
+
+
+def _remove_aside(directory: str, kind: Kind) -> Signal | None:
+    path = path_of(directory, kind) + _TAKEN
+    if not present(path):
+        return None
+    try:
+        with Locked(directory) as handle:  # else it may be what somebody is clearing just now
+            name = os.path.basename(path)
+            found, content = os.lstat(name, dir_fd=handle), b""
+            if stat.S_ISREG(found.st_mode):
+                try:
+                    content, found = _read_regular(name, handle)
+                except PermissionError:
+                    pass
+            os.unlink(name, dir_fd=handle)
+            return Signal(kind, path_of(directory, kind), found, content)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SignalError(f"cannot remove {path}: {os.strerror(error.errno or errno.EIO)}") from None
 
 
 def _put_back(handle: int, name: str) -> None:

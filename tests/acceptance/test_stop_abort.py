@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import sidecar
 from sidecar.cli import stop_abort
 from sidecar.model import ulid
 from sidecar.signals import files, liveness, receipts
+from sidecar.signals.inotify import Inotify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -506,6 +508,27 @@ def test_cancel_takes_back_what_a_dead_owner_was_about_to_remove(project: Path, 
     (workspace / ".stop.taken").touch()
     succeeded(run("stop", "my-task", "--cancel", cwd=project))
     assert os.listdir(workspace) == []
+
+
+def test_cancel_of_a_stop_leaves_alone_what_a_dead_owner_left_of_an_abort(project: Path) -> None:
+    state = project / ".swissarmyhammer"
+    (state / ".stop").touch()
+    (state / ".abort.taken").touch()
+    succeeded(run("stop", "--all", "--cancel", cwd=project))
+    assert os.listdir(state) == [".abort.taken"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+def test_an_abort_that_a_dead_owner_left_aside_is_cancelled_without_being_seen_again(project: Path) -> None:
+    state = project / ".swissarmyhammer"
+    (state / ".abort.taken").write_text("why\n\nSignal-Id: one\n")
+    with closing(Inotify()) as source:
+        source.names.update([b".abort"])
+        source.arm(str(state))
+        told = succeeded(run("abort", "--cancel", "--json", cwd=project))
+        assert json.loads(told)["signal_id"] == "one"
+        assert source.drain() == set()
+    assert os.listdir(state) == []
 
 
 def test_cancel_where_nothing_stands_says_so_and_creates_nothing(tmp_path: Path) -> None:

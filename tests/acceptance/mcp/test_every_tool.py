@@ -236,6 +236,17 @@ async def test_a_stop_where_nothing_is_executed_says_whom_it_will_stop(house: Ho
 
 
 @pytest.mark.anyio
+async def test_a_stop_that_a_dead_owner_left_aside_is_taken_back_too(house: House, era: str) -> None:
+    directory = house.own / "workspaces" / "ws"
+    (directory / ".stop.taken").touch()
+    async with house.client(era) as client:
+        assert (await _called(client, "stop", {"workspace": "ws", "cancel": True}))["cancelled"]
+        assert not (await _called(client, "stop", {"workspace": "ws", "cancel": True}))["cancelled"]
+        run = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
+    assert run["status"] == "completed"
+
+
+@pytest.mark.anyio
 async def test_a_finished_run_is_read_and_never_changed(house: House, era: str) -> None:
     async with house.client(era) as client:
         done = await _called(client, "flow", {"flow_name": "quick"})
