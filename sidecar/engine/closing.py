@@ -211,6 +211,8 @@ def _with_late_reason(ending: Ending) -> Ending:
     if request is None or request.signal is None:
         return ending
     signal = files.settled(request.signal)
+    if signal is request.signal:  # nothing came late, and the request may say more: a stop that became an abort
+        return ending
     reason = signal.reason if ending.reason == request.reason else ending.reason
     return replace(ending, reason=reason, request=replace(request, signal=signal, reason=signal.reason))
 

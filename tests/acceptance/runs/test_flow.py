@@ -308,3 +308,17 @@ def test_a_second_signal_does_not_wait_for_the_grace(flows: Flows) -> None:
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert flows.tagged() == []
+
+
+def test_a_stop_that_became_an_abort_says_so_wherever_the_end_is_shown(flows: Flows) -> None:
+    process = flows.start("flow", "run", "counting", "--json")
+    flows.wait_for("at-0")
+    code, out, err = flows.run("stop", "--all", "--reason", "lunch", "--timeout", "0.2")
+    assert code == 0, (out, err)
+    code, out, err = flows.finished(process)
+    told = json.loads(out)
+    reason = "lunch (not stopped within 0.2 s)"
+    assert (code, told["status"], told["reason"]) == (2, "aborted", reason)
+    assert flows.json("status", told["run_id"], "--json")["runs"][0]["reason"] == reason
+    assert flows.events(told["run_id"])[-1].data["reason"] == reason
+    assert reason in err
