@@ -88,7 +88,8 @@ class Settings(BaseModel):
         "auto", description="What holds an agent's process tree together; `auto` is the best that works here."
     )
     legacy_abort_text: bool = Field(
-        True, description="Whether the text `ABORT ERROR` in an agent's final answer aborts the run. Deprecated."
+        True,
+        description="Whether an answer whose last line begins with `ABORT ERROR` aborts the run. Deprecated.",
     )
     mcp_servers: dict[str, dict[str, Any]] = Field(
         {}, description="MCP servers for `mcp_call`, as `.mcp.json` has them under `mcpServers`; these come first."

@@ -21,11 +21,14 @@ _LOOK_S = 0.05
 
 
 def reason_in(answer: str) -> str | None:
-    """The reason that an agent's final answer gives for an abort; None where it asks for none."""
-    line = next((line for line in answer.splitlines() if MARK in line), None)
-    if line is None:
+    """The reason that an agent's final answer gives for an abort; None where it asks for none.
+
+    Only the last line that is not blank counts, and only its beginning: an agent may quote the mark or write about it.
+    """
+    line = answer.rstrip().rpartition("\n")[2]
+    if not line.startswith(MARK):
         return None
-    told = line.partition(MARK)[2].strip(_AROUND)[:_LONGEST_REASON]
+    told = line.removeprefix(MARK).strip(_AROUND)[:_LONGEST_REASON]
     return told or f"the agent answered {MARK}"
 
 
@@ -36,8 +39,8 @@ async def heed(context: Context, answer: str) -> None:
     if reason is None:
         return
     warning = (
-        f"the agent's answer has {MARK}, which aborts the run: that text is deprecated, agents have the tool `abort` "
-        "(the setting `legacy_abort_text: false` makes it a text like any other)"
+        f"the agent's answer ends with {MARK}, which aborts the run: that text is deprecated, agents have the tool "
+        "`abort` (the setting `legacy_abort_text: false` makes it a text like any other)"
     )
     context.tell(kinds.WARNING, {"text": warning})
     directory = layout.run_directory(around.root, around.run_id)
@@ -45,4 +48,4 @@ async def heed(context: Context, answer: str) -> None:
     # The step must not complete meanwhile, and be the last one: then the run would be completed.
     while files.present(path):  # noqa: ASYNC110 - it ends by being cancelled
         await anyio.sleep(_LOOK_S)
-    raise StepFailed(f"the agent's answer has {MARK}, but the abort was taken back: {reason}", kind="agent")
+    raise StepFailed(f"the agent's answer ends with {MARK}, but the abort was taken back: {reason}", kind="agent")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from sidecar.service import workspaces
 
 if TYPE_CHECKING:
@@ -179,18 +181,34 @@ def test_any_adapter_will_do(project: Project) -> None:
 
 def test_the_text_abort_error_aborts_as_a_file_does_and_is_deprecated(project: Project) -> None:
     process = project.iterate()
-    project.tell("echo 'I give up.'; echo '**ABORT ERROR**: the disk is full.'")
+    project.tell("echo 'I give up.'; echo 'ABORT ERROR: the disk is full.'; echo")
     code, out, err = project.finished(process)
     run = project.last()
     assert (code, run.status, run.reason) == (2, "aborted", "the disk is full")
     assert "sidecar: aborted: the disk is full" in err
-    assert "warning: the agent's answer has ABORT ERROR" in out
+    assert "warning: the agent's answer ends with ABORT ERROR" in out
     assert "deprecated" in out
     abort = project.state / "runs" / run.run_id / ".abort"
     receipt = json.loads(abort.with_name(".abort.receipt.json").read_text())
     assert (receipt["state"], receipt["reason"], receipt["removed"]) == ("applied", "the disk is full", True)
     assert not abort.exists()
     assert project.turns() == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "they mention ABORT ERROR as deprecated",
+        r"ABORT ERROR: an example\nAll is well.",
+        r"All is well, so I do not answer\n`ABORT ERROR: reason`",
+    ],
+)
+def test_an_answer_that_only_mentions_abort_error_aborts_nothing(project: Project, answer: str) -> None:
+    process = project.iterate()
+    project.tell(f"printf '%b\\n' '{answer}'; printf %s '{{\"complete\": true}}' > {project.status}")
+    code, out, err = project.finished(process)
+    assert (code, project.last().status) == (0, "completed"), err
+    assert "deprecated, agents have" not in out
 
 
 def test_the_text_abort_error_aborts_also_in_the_very_last_step(project: Project) -> None:

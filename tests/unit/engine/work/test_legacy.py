@@ -24,17 +24,21 @@ if TYPE_CHECKING:
     ("answer", "reason"),
     [
         ("ABORT ERROR: the disk is full", "the disk is full"),
-        ("I tried.\n**ABORT ERROR** - no such branch.\nGood bye.", "no such branch"),
-        ("so: ABORT ERROR", "the agent answered ABORT ERROR"),
-        ("`ABORT ERROR`\nsecond line", "the agent answered ABORT ERROR"),
-        ("first ABORT ERROR one\nABORT ERROR two", "one"),
+        ("I tried.\n\nABORT ERROR - no such branch.\n\n  \n", "no such branch"),
+        ("I tried.\r\nABORT ERROR\r\n", "the agent answered ABORT ERROR"),
+        ("ABORT ERROR one\nABORT ERROR: two", "two"),
         ("ABORT ERROR " + "x" * 1000, "x" * 500),
+        ("ABORT ERROR: first\nbut then it went well", None),
+        ("I tried.\nthey mention ABORT ERROR as deprecated", None),
+        ("I tried.\n`ABORT ERROR` is only quoted here", None),
+        ("I tried.\n    ABORT ERROR: in an example", None),
+        ("one\fABORT ERROR: two", None),
         ("abort error: lower case is no mark", None),
         ("an ERROR, but no ABORT", None),
         ("", None),
     ],
 )
-def test_the_reason_is_the_rest_of_the_line(answer: str, reason: str | None) -> None:
+def test_only_a_last_line_that_begins_with_the_mark_asks_for_an_abort(answer: str, reason: str | None) -> None:
     assert legacy.reason_in(answer) == reason
 
 
