@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sidecar.display.fields import cost, count, text, tokens
-from sidecar.display.speech import Speech, doing
+from sidecar.display.speech import doing, printed, said
 
 _LINES = 200
 _LONGEST_LINE = 2048
@@ -47,7 +47,6 @@ class Crew:
         self._cost_usd: float | None = None  # of what is settled, as the tokens
         self._tokens = 0
         self._unsettled: dict[str, Agent] = {}  # by step: ended, and the last word about its cost is still to come
-        self._speech = Speech()
 
     @property
     def cost_usd(self) -> float | None:
@@ -77,7 +76,6 @@ class Crew:
     def ended(self, data: dict[str, Any], _at: float) -> None:
         """One is over."""
         agent_id = text(data.get("agent_id"))
-        self._show(agent_id, "stdout", self._speech.ended(agent_id))
         agent = self.agents.pop(agent_id, None)
         if agent is not None and (agent.tokens or agent.cost_usd is not None):
             self._unsettled[agent.step] = agent
@@ -102,7 +100,7 @@ class Crew:
     def acted(self, data: dict[str, Any], _at: float) -> None:
         """One tells what it does."""
         agent_id = text(data.get("agent_id"))
-        self._show(agent_id, "stdout", self._speech.acted(agent_id, data))
+        self._show(agent_id, "stdout", said(data))
         agent = self.agents.get(agent_id)
         if agent is not None:
             now = doing(data)
@@ -114,10 +112,9 @@ class Crew:
         """One has printed something."""
         lines = data.get("lines")
         if isinstance(lines, list):
-            agent_id, stream = text(data.get("agent_id")), text(data.get("stream"))
             # Only the last ones: a flood has to cost nothing.
-            shown = self._speech.printed(agent_id, stream, [text(line)[:_LONGEST_LINE] for line in lines[-_LINES:]])
-            self._show(agent_id, stream, shown)
+            shown = printed({**data, "lines": [text(line)[:_LONGEST_LINE] for line in lines[-_LINES:]]})
+            self._show(text(data.get("agent_id")), text(data.get("stream")), shown)
 
     def _show(self, agent_id: str, stream: str, lines: list[str]) -> None:
         source = self._names.get(agent_id, agent_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.display import words
 from sidecar.display.cells import clean
 from sidecar.display.fields import message
-from sidecar.display.speech import Speech, doing
+from sidecar.display.speech import doing, printed, said
 from sidecar.model import run
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class PlainLines:
     def __init__(self, write: Callable[[str], None], quiet: bool = False) -> None:
         self._write = write
         self._quiet = quiet
-        self._speech = Speech()
         self._names: dict[str, str] = {}  # of whoever may still be heard: the last words can come behind the end
         self._doing: dict[str, str] = {}
         self._began: dict[str, float] = {}  # steps and tasks that are under way
@@ -121,7 +120,6 @@ class PlainLines:
 
     def _agent_ended(self, event: RunEvent) -> list[str]:
         data, agent = event.data, str(event.data.get("agent_id"))
-        last_words = self._words(agent, self._speech.ended(agent))
         name = self._names.get(agent) or str(data.get("name", "agent"))
         self._doing.pop(agent, None)
         reason, code = data.get("reason", "exited"), data.get("exit_code")
@@ -131,7 +129,7 @@ class PlainLines:
         if data.get("survivors"):
             facts.append(f"{data['survivors']} processes survived")
         is_worth_it = not _is_command(data) or (reason, code) != ("exited", 0)
-        return [*last_words, *([f"{name}: {', '.join(facts)}"] if is_worth_it else [])]
+        return [f"{name}: {', '.join(facts)}"] if is_worth_it else []
 
     def _spent(self, event: RunEvent) -> list[str]:
         cost, tokens = event.data.get("cost_usd"), event.data.get("tokens")
@@ -140,21 +138,18 @@ class PlainLines:
         return [f"step {_last_word(event.data)}: {', '.join(facts)}"] if facts else []
 
     def _said(self, event: RunEvent) -> list[str]:
-        lines, agent = event.data.get("lines"), str(event.data.get("agent_id"))
-        if not isinstance(lines, list):
-            return []
-        shown = self._speech.printed(agent, str(event.data.get("stream")), list(map(str, lines)))
+        agent, shown = str(event.data.get("agent_id")), printed(event.data)
         dropped = event.data.get("dropped")
         return self._words(agent, [f"({dropped} lines left out)", *shown] if dropped and shown else shown)
 
     def _activity(self, event: RunEvent) -> list[str]:
         agent = str(event.data.get("agent_id"))
-        said = self._words(agent, self._speech.acted(agent, event.data))
+        told = self._words(agent, said(event.data))
         now = doing(event.data)
         if now is None or self._doing.get(agent) == now:
-            return said
+            return told
         self._doing[agent] = now
-        return [*said, f"{self._names.get(agent, 'agent')}: {now}"] if now else said
+        return [*told, f"{self._names.get(agent, 'agent')}: {now}"] if now else told
 
     def _words(self, agent: str, lines: list[str]) -> list[str]:
         name = self._names.get(agent)

@@ -1,50 +1,31 @@
 """What an agent says and does, in words for people: not the protocol in which it tells that to programs.
 
 Tools such as claude print a JSON object a line, and what those mean comes as activity; a command prints what it has
-to say, and an adapter may repeat that as activity. Either way everything is to be shown once.
+to say, and its adapter repeats that as activity. Which of them an agent is, its events say (model/run.py); either way
+everything is shown once.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any
 
-_Manner = Literal["unknown", "plain", "protocol"]
 _REPEATED = frozenset({"said", "used", "session_started"})  # nothing that an agent does
 
 
-class Speech:
-    """The words of all agents. What the first lines are is known only when the next event of that agent comes."""
+def printed(data: dict[str, Any]) -> list[str]:
+    """What is to be shown of the lines that an agent printed: objects only where they are meant for people."""
+    lines = data.get("lines")
+    if not isinstance(lines, list):
+        return []
+    texts = list(map(str, lines))
+    return [line for line in texts if not line.lstrip().startswith("{")] if data.get("json") else texts
 
-    def __init__(self) -> None:
-        self._manners: dict[str, _Manner] = {}
-        self._held: dict[str, list[str]] = {}
 
-    def printed(self, agent_id: str, stream: str, lines: list[str]) -> list[str]:
-        """What of the lines that an agent printed is to be shown now, those that were held back included."""
-        if stream == "stderr":
-            return lines
-        manner = self._manners.get(agent_id, "unknown")
-        if manner == "protocol":
-            return []
-        if manner == "unknown" and agent_id not in self._held and lines and lines[0].lstrip().startswith("{"):
-            self._held[agent_id] = lines
-            return []
-        self._manners[agent_id] = "plain"
-        return self._held.pop(agent_id, []) + lines
-
-    def acted(self, agent_id: str, data: dict[str, Any]) -> list[str]:
-        """What an agent said by an activity."""
-        if self._held.pop(agent_id, None) is not None:
-            self._manners[agent_id] = "protocol"
-        if self._manners.get(agent_id) != "protocol" or data.get("activity") != "said":
-            return []
-        return str(data.get("text") or "").splitlines()
-
-    def ended(self, agent_id: str) -> list[str]:
-        """What was held back, when nothing can follow any more."""
-        self._manners.pop(agent_id, None)
-        return self._held.pop(agent_id, [])
+def said(data: dict[str, Any]) -> list[str]:
+    """What an agent said by an activity, where that does not only repeat what it printed."""
+    is_new = data.get("json") and data.get("activity") == "said"
+    return str(data.get("text") or "").splitlines() if is_new else []
 
 
 def doing(data: dict[str, Any]) -> str | None:

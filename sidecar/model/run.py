@@ -34,8 +34,10 @@ GATE = "gate"  # stage, output, kind: the run pauses until somebody has seen it
 REDIRECTED = "redirected"  # step, text
 SIGNAL = "signal"  # signal, path, reason, source: something is asked of the run; or `cancelled`
 WARNING = "warning"  # text
-SAID = "said"  # agent_id, stream, lines: never journalled, the log has it
-ACTIVITY = "activity"  # agent_id, what an agent does now: never journalled
+# Never journalled, the log has it: agent_id, stream, lines; json: whether the agent prints JSON objects for programs.
+# What those mean is told as activity, which otherwise only repeats what was printed.
+SAID = "said"
+ACTIVITY = "activity"  # agent_id, json (as above), what an agent does now: never journalled
 
 
 class RunEvent(NamedTuple):

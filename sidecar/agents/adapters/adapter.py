@@ -56,6 +56,7 @@ class Adapter:
     prompt_via: PromptVia  # where the definition does not say
     arguments: Callable[[Call], list[str]]  # all behind the program, the prompt included where it is an argument
     parser: Callable[[Clock], Parser]  # the clock tells seconds since the epoch
+    prints_json: bool = True  # a JSON object a line, for programs; else what it prints is for people
     program: str | None = None  # None: the definition has the argv
     package: str = ""  # where npm has the program
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -16,4 +16,6 @@ def _arguments(call: Call) -> list[str]:
     return words if call.prompt_via == "stdin" else [*words, call.assignment.prompt]
 
 
-COMMAND = Adapter(name="command", prompt_via="stdin", arguments=_arguments, parser=lambda _clock: PlainText())
+COMMAND = Adapter(
+    name="command", prompt_via="stdin", arguments=_arguments, parser=lambda _clock: PlainText(), prints_json=False
+)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents.adapters import events
+from sidecar.agents.adapters import ADAPTERS, events
 from sidecar.agents.adapters.account import json_in
 from sidecar.agents.stream import Output
 from sidecar.agents.turn import Setting, Started, Turn
@@ -114,7 +114,7 @@ async def take_turn(context: Context, order: Order) -> Taken:
     Cancelled, it returns when the agent's whole tree is gone. What it has spent counts all the same.
     """
     assignment = _assignment(context, order)
-    ear = _Ear(context)
+    ear = _Ear(context, prints_json=ADAPTERS[assignment.definition.adapter].prints_json)
 
     async def start(launch: Launch) -> Agent:
         return await context.start(launch, assignment.name)
@@ -229,8 +229,9 @@ def _structured(summary: events.Summary) -> str | None:
 class _Ear:
     """Passes on what a turn tells, and remembers what it cost and what it complained of last."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, prints_json: bool) -> None:
         self._context = context
+        self._prints_json = prints_json
         self._agent_id: str | None = None
         self._session_id: str | None = None
         self._used: events.Used | None = None
@@ -266,12 +267,14 @@ class _Ear:
             self.complaint = self.complaint[:_COMPLAINT_CHARACTERS]
         lines = [line[:_SHOWN_CHARACTERS] for line in output.lines]
         data: dict[str, Any] = {"agent_id": self._agent_id, "stream": output.stream, "lines": lines}
+        data["json"] = self._prints_json and output.stream == "stdout"
         if output.dropped:
             data["dropped"] = output.dropped
         self._context.tell(run.SAID, data)
 
     def _does(self, event: events.Event) -> None:
         data = {"agent_id": self._agent_id, "activity": _ACTIVITIES[type(event)], **asdict(event)}
+        data["json"] = self._prints_json
         if isinstance(event, events.Said):
             data["text"] = event.text[:_SHOWN_CHARACTERS]
         self._context.tell(run.ACTIVITY, data)

@@ -166,6 +166,18 @@ def test_the_lines_tell_what_happens_and_quiet_only_the_result(greeting: Flows) 
     assert (code, out, err) == (0, f"completed {greeting.runs()[0].run_id}\n", "")
 
 
+def test_a_command_that_prints_an_object_without_a_newline_is_shown_with_it_always(flows: Flows) -> None:
+    """Twenty times, because what comes first is by chance: its last line, or that it has ended."""
+    commands = [f"printf '{{\"n\": {number}}}'" for number in range(20)]
+    steps = [{"id": f"s{n}", "type": "shell_command", "command": command} for n, command in enumerate(commands)]
+    flows.workflow("objects", *steps)
+    code, out, err = flows.run("flow", "run", "objects")
+    assert code == 0, err
+    assert [line.partition(" ")[2] for line in out.splitlines() if "|" in line] == [
+        f's{number} | {{"n": {number}}}' for number in range(20)
+    ]
+
+
 def test_json_events_are_a_line_each_in_order(greeting: Flows) -> None:
     code, out, _ = greeting.run("flow", "greeting", "you", "--json-events", "--json")
     *events, run = [json.loads(line) for line in out.splitlines()]

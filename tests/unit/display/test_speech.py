@@ -6,43 +6,23 @@ from typing import Any
 
 import pytest
 
-from sidecar.display.speech import Speech, doing
+from sidecar.display.speech import doing, printed, said
 
 _OBJECT = '{"type": "assistant"}'
 
 
-def said(text: str) -> dict[str, Any]:
-    return {"activity": "said", "text": text}
-
-
 def test_what_a_command_prints_is_shown_as_it_comes_and_not_again_as_activity() -> None:
-    speech = Speech()
-    assert speech.printed("a", "stdout", ["one", "two"]) == ["one", "two"]
-    assert speech.acted("a", said("one")) == []
+    assert printed({"stream": "stdout", "lines": ["one", _OBJECT], "json": False}) == ["one", _OBJECT]
+    assert printed({"stream": "stdout", "lines": [_OBJECT]}) == [_OBJECT]
+    assert said({"activity": "said", "text": "one", "json": False}) == []
 
 
 def test_of_a_tool_that_prints_objects_the_meaning_is_shown_and_not_the_objects() -> None:
-    speech = Speech()
-    assert speech.printed("a", "stdout", [_OBJECT]) == []
-    assert speech.acted("a", {"activity": "session_started"}) == []
-    assert speech.printed("a", "stdout", [_OBJECT, "a warning among them"]) == []
-    assert speech.acted("a", said("I begin.\nThen I go on.")) == ["I begin.", "Then I go on."]
-    assert speech.printed("a", "stderr", ["what went wrong"]) == ["what went wrong"]
-
-
-def test_objects_of_a_command_are_shown_a_moment_later() -> None:
-    speech = Speech()
-    assert speech.printed("a", "stdout", [_OBJECT]) == []
-    assert speech.printed("a", "stdout", [_OBJECT]) == [_OBJECT, _OBJECT]
-    assert speech.printed("b", "stdout", [_OBJECT]) == []
-    assert speech.ended("b") == [_OBJECT]
-
-
-def test_each_agent_speaks_for_itself() -> None:
-    speech = Speech()
-    speech.printed("a", "stdout", [_OBJECT])
-    speech.acted("a", said("hello"))
-    assert speech.printed("b", "stdout", ["plain"]) == ["plain"]
+    lines = [_OBJECT, "a warning among them"]
+    assert printed({"stream": "stdout", "lines": lines, "json": True}) == ["a warning among them"]
+    told = {"activity": "said", "text": "I begin.\nThen I go on.", "json": True}
+    assert said(told) == ["I begin.", "Then I go on."]
+    assert said({**told, "activity": "session_started"}) == []
 
 
 @pytest.mark.parametrize(
