@@ -13,9 +13,7 @@ from sidecar.store.journal import Journal
 
 if TYPE_CHECKING:
     from sidecar.store.db import Database
-    from sidecar.store.journal import Event, Run
-
-_LAST_EVENTS = 400  # enough to find the step and the iteration that a run is at
+    from sidecar.store.journal import Run
 
 
 def statuses(database: Database, root: str, *, limit: int | None = None) -> list[dict[str, Any]]:
@@ -25,24 +23,26 @@ def statuses(database: Database, root: str, *, limit: int | None = None) -> list
 
 def status(database: Database, root: str, run: Run) -> dict[str, Any]:
     """One run."""
-    events = _last(Journal(database), run)
-    step, iteration = _place(events)
+    journal = Journal(database)
+    step = _newest(journal, run, kinds.STEP_STARTED, kinds.STEP_COMPLETED).get("step")
     over = run.status not in ("running", "pending")
+    ended = next(journal.newest(run.run_id, [kinds.RUN_ENDED]), None) if over else None
+    told = ended.data if ended is not None else {}
     return {
         "run_id": run.run_id,
         "workflow": run.workflow,
         "workspace": run.workspace,
         "status": standing(root, run),
         "step": None if run.status == "completed" else step,
-        "iteration": iteration,
+        "iteration": _newest(journal, run, kinds.ITERATION).get("iteration"),
         "started_at": moment(run.created_at),
         "ended_at": moment(run.ended_at) if over and run.ended_at is not None else None,
         "reason": run.reason or "",
         "driver": run.driver,
         "signals": _signals(root, run),
         "agents": _agents(database, run) if not over and standing(root, run) == "running" else [],
-        "limit": _limit(events),
-        "waits": _waits(events) if run.status == "paused" else None,
+        "limit": told.get("limit"),
+        "waits": told.get("waits") if run.status == "paused" else None,
     }
 
 
@@ -63,26 +63,10 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _last(journal: Journal, run: Run) -> list[Event]:
-    return journal.events(run.run_id, after=max(journal.last_seq(run.run_id) - _LAST_EVENTS, 0))
-
-
-def _place(events: list[Event]) -> tuple[str | None, int | None]:
-    step: str | None = None
-    iteration: int | None = None
-    for event in events:
-        if event.data.get("task") is None:
-            step = event.data.get("step") if event.kind in (kinds.STEP_STARTED, kinds.STEP_COMPLETED) else step
-            iteration = event.data["iteration"] if event.kind == kinds.ITERATION else iteration
-    return step, iteration
-
-
-def _limit(events: list[Event]) -> str | None:
-    return events[-1].data.get("limit") if events and events[-1].kind == kinds.RUN_ENDED else None
-
-
-def _waits(events: list[Event]) -> dict[str, Any] | None:
-    return next((event.data.get("waits") for event in reversed(events) if event.kind == kinds.RUN_ENDED), None)
+def _newest(journal: Journal, run: Run, *names: str) -> dict[str, Any]:
+    """What the run's last event of these kinds says, those of tasks left out: there may be thousands of them since."""
+    found = (event.data for event in journal.newest(run.run_id, names, containing='"task":null'))
+    return next((data for data in found if data.get("task") is None), {})
 
 
 def _signals(root: str, run: Run) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from sidecar.store import sql
 from sidecar.store.sealed import dump, load, plain, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from sidecar.store.db import Database
 
@@ -22,6 +22,8 @@ OPEN = frozenset({"pending", "running", "paused", "interrupted"})  # a run that 
 STATUSES: tuple[str, ...] = ("pending", "running", *get_args(Ending))
 STARTED, RESUMED, ENDED = "run_started", "run_resumed", "run_ended"
 _ALL = -1  # as SQLite has it: no limit
+_BEHIND_ALL = 2**63 - 1
+_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +204,19 @@ class Journal:
         for expected, (*columns, sealed) in enumerate(rows, start=after + 1):
             if columns[1] != expected or seal(*columns) != sealed:
                 raise self._db.damaged(f"event {expected} of run {run_id}")
-        return [
-            Event(run_id, seq, start, at, kind, bool(closes), load(data))
-            for run_id, seq, start, at, kind, closes, data, _ in rows
-        ]
+        return list(map(_event, rows))
+
+    def newest(self, run_id: str, kinds: Collection[str], containing: str = "") -> Iterator[Event]:
+        """Events of these kinds, the last one first, read as they are asked for. `containing`: only those whose data
+        contains this as JSON text: SQLite passes over the others quickly, however many there are."""
+        before = _BEHIND_ALL
+        while rows := self._db.rows(sql.NEWEST_EVENTS, (run_id, before, dump(sorted(kinds)), containing, _PAGE)):
+            for row in rows:
+                *columns, sealed = row
+                before = columns[1]
+                if seal(*columns) != sealed:
+                    raise self._db.damaged(f"event {before} of run {run_id}")
+                yield _event(row)
 
     def last_seq(self, run_id: str) -> int:
         """The number of its last event; 0 before the first."""
@@ -318,6 +329,11 @@ class Journal:
         run_id, workflow, workspace, driver, definition, inputs, details, status, start, reason, *times = columns
         known = (run_id, workflow, load(workspace), driver, definition, load(inputs), load(details))
         return Run(*known, status, start, load(reason), *times)
+
+
+def _event(row: tuple[Any, ...]) -> Event:
+    run_id, seq, start, at, kind, closes, data, _ = row
+    return Event(run_id, seq, start, at, kind, bool(closes), load(data))
 
 
 def _columns(run: Run) -> tuple[Any, ...]:

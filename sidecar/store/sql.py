@@ -20,6 +20,8 @@ RUNS_OF_WORKSPACE = f"SELECT {_RUN}, seal FROM runs WHERE workspace = ? ORDER BY
 LAST_EVENT = """SELECT runs.start, (SELECT COALESCE(MAX(seq), 0) FROM events WHERE run_id = runs.run_id) FROM runs
     WHERE run_id = ?"""
 ADD_EVENT = "INSERT INTO events (run_id, seq, start, at, kind, closes, data, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+NEWEST_EVENTS = """SELECT run_id, seq, start, at, kind, closes, data, seal FROM events WHERE run_id = ? AND seq < ?
+    AND kind IN (SELECT value FROM json_each(?)) AND instr(data, ?) > 0 ORDER BY seq DESC LIMIT ?"""
 EVENTS = """SELECT run_id, seq, start, at, kind, closes, data, seal FROM events WHERE run_id = ? AND seq > ?
     ORDER BY seq LIMIT ?"""
 

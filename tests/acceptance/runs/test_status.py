@@ -45,6 +45,26 @@ def test_a_run_of_another_process_is_shown_with_its_agents_and_signals(flows: Fl
     assert row.split()[:3] == [run["run_id"], "stopped", "counting"]
 
 
+def test_the_step_and_the_iteration_are_known_however_many_tasks_have_run(flows: Flows) -> None:
+    waiting = "touch at-last; until [ -e go ]; do sleep 0.02; done; false"
+    wait = {"id": "wait", "type": "shell_command", "command": waiting}
+    work = {"id": "if", "type": "conditional", "condition": "{{ item == 299 }}", "then": [wait]}
+    each = {"id": "all", "type": "parallel_foreach", "items": "{{ [...Array(300).keys()] }}", "sub_agent_task": "work"}
+    flows.workflow(
+        "many",
+        {"id": "loop", "type": "while", "condition": "{{ true }}", "body": [each]},
+        sub_agent_tasks={"work": {"steps": [work]}},
+    )
+    process = flows.start("flow", "run", "many", "-q")
+    flows.wait_for("at-last")
+    run = flows.json("status", "--json")["runs"][0]
+    assert (run["status"], run["step"], run["iteration"]) == ("running", "loop[0]/all", 1)
+    flows.touch("go")
+    assert flows.finished(process)[0] == 2
+    run = flows.json("status", "--json")["runs"][0]
+    assert (run["status"], run["step"], run["iteration"]) == ("failed", "loop[0]/all", 1)
+
+
 def test_a_beginning_has_to_be_long_enough_and_of_one_run_only(flows: Flows) -> None:
     ids = ["01M7HN" + "0" * 19 + end for end in "AB"]  # made here: two real starts may lie either side of a new prefix
     with open_database(str(flows.root)) as database:
