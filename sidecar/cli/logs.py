@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sidecar import layout
 from sidecar.errors import InputError
@@ -31,10 +31,12 @@ def main(arguments: list[str], project: str | None) -> int:
 
     root = layout.find_root(project, os.environ)
     with journal_with(root, options.run) as (database, run):
-        source = _agent_log(root, run, options.agent) if options.agent else os.path.join(_directory(root, run), NAME)
-        if options.json and not options.agent:
+        of_agent = options.agent is not None
+        source = _agent_log(root, run, options.agent) if of_agent else os.path.join(_directory(root, run), NAME)
+        show: _Shown = _JsonLines() if options.json and of_agent else _AsItCame()
+        if options.json and not of_agent:
             news = _events(database, run, _as_json)
-        elif os.path.exists(source) or options.agent:
+        elif os.path.exists(source) or of_agent:
             news = _pieces(source)
         else:  # a run that an agent drives has nobody who would write it
             news = _events(database, run, _as_text)
@@ -42,7 +44,9 @@ def main(arguments: list[str], project: str | None) -> int:
             # In this order: what comes between the looks is found by the later one.
             goes_on = options.follow and _goes_on(database, root, run)
             for text in news():
-                _show(text, as_json=bool(options.json and options.agent))
+                show.add(text)
+            if not goes_on:
+                show.end()
             sys.stdout.flush()
             if not goes_on:
                 return OK
@@ -54,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     parser.add_argument("--agent", metavar="N", type=int, help="what its N-th process printed")
-    parser.add_argument("--json", action="store_true", help="events as lines of JSON")
+    parser.add_argument("--json", action="store_true", help="events, or the lines of a process, as lines of JSON")
     return parser
 
 
@@ -173,11 +177,43 @@ def _as_text(event: object) -> str | None:
     return None if told is None else told + "\n"
 
 
-def _show(text: str, *, as_json: bool) -> None:
-    if as_json:
-        for line in text.splitlines():
-            print(json.dumps({"line": line}))
-    elif sys.stdout.isatty():  # an agent prints what it likes, also what a terminal would obey
-        print("".join(one if one.isprintable() or one in "\n\t" else "�" for one in text), end="")
-    else:
+class _Shown(Protocol):
+    """Where the texts go."""
+
+    def add(self, text: str) -> None:
+        """One more piece, which may begin and end anywhere."""
+
+    def end(self) -> None:
+        """Nothing more comes."""
+
+
+class _AsItCame:
+    def add(self, text: str) -> None:
+        if sys.stdout.isatty():  # an agent prints what it likes, also what a terminal would obey
+            text = "".join(one if one.isprintable() or one in "\n\t" else "�" for one in text)
         print(text, end="")
+
+    def end(self) -> None:
+        pass
+
+
+class _JsonLines:
+    """An object a line. Only a newline ends one: the pieces do not, and `str.splitlines` knows ten other ends."""
+
+    def __init__(self) -> None:
+        self._begun: list[str] = []
+
+    def add(self, text: str) -> None:
+        *whole, rest = text.split("\n")
+        for line in whole:
+            self._tell("".join([*self._begun, line]))
+            self._begun = []
+        if rest:
+            self._begun.append(rest)
+
+    def end(self) -> None:
+        if self._begun:
+            self._tell("".join(self._begun))
+
+    def _tell(self, line: str) -> None:
+        print(json.dumps({"line": line}))

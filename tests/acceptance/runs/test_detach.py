@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 if TYPE_CHECKING:
     from tests.acceptance.runs.conftest import Flows
@@ -107,3 +108,39 @@ def test_the_log_of_an_agent_has_what_it_printed(flows: Flows) -> None:
     assert (code, sorted(out.splitlines())) == (0, ["aside", "two"])
     code, _, err = flows.run("logs", run_id, "--agent", "3")
     assert (code, "has no process 3; there is: 1, 2" in err) == (2, True)
+
+
+def test_the_lines_of_a_process_come_whole_as_json_and_end_only_at_a_newline(flows: Flows) -> None:
+    printing = r"head -c 200000 /dev/zero | tr '\0' x; printf '\na\fb\rc\342\200\250d\342\200\251e\302\205f\n\nlast'"
+    flows.workflow("odd", {"id": "a", "type": "shell_command", "command": printing})
+    run_id = flows.json("flow", "run", "odd", "--json")["run_id"]
+    expected = ["x" * 200_000, "a\fb\rc\u2028d\u2029e\x85f", "", "last"]
+    for more in ([], ["-f"]):
+        code, out, _ = flows.run("logs", run_id, "--agent", "1", "--json", *more)
+        assert code == 0
+        assert [json.loads(line) for line in out.splitlines()] == [{"line": line} for line in expected]
+
+
+def test_a_line_that_is_still_being_printed_is_told_when_it_is_whole(flows: Flows) -> None:
+    printing = "printf begun; touch at; until [ -e go ]; do sleep 0.02; done; echo ' and ended'"
+    flows.workflow("slow", {"id": "a", "type": "shell_command", "command": printing})
+    process = flows.start("flow", "run", "slow", "-q")
+    flows.wait_for("at")
+    run_id = flows.runs()[0].run_id
+    log = flows.directory(run_id) / "agents" / "1.log"
+    flows.until(lambda: log.read_text() == "begun")
+    following = flows.start("logs", run_id, "--agent", "1", "--json", "-f")
+    flows.until(lambda: str(log) in [file.path for file in psutil.Process(following.pid).open_files()])
+    flows.touch("go")
+    assert flows.finished(following)[:2] == (0, '{"line": "begun and ended"}\n')
+    assert flows.finished(process)[0] == 0
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_processes_are_counted_from_one(flows: Flows, number: str) -> None:
+    flows.workflow("one", {"id": "a", "type": "shell_command", "command": "true"})
+    run_id = flows.json("flow", "run", "one", "--json")["run_id"]
+    for more in ([], ["--json"]):
+        code, out, err = flows.run("logs", run_id, f"--agent={number}", *more)
+        assert (code, out) == (2, "")
+        assert f"has no process {number}; there is: 1" in err

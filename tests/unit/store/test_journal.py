@@ -100,6 +100,16 @@ def test_a_completed_run_is_not_started_again(journal: Journal, run_id: str) -> 
         journal.begin(run_id)
 
 
+def test_the_newest_events_of_a_kind_come_first_however_many_others_there_are(journal: Journal, run_id: str) -> None:
+    for number in range(250):
+        journal.append(run_id, "wanted", {"n": number, "task": None if number % 2 else "t"})
+        journal.append(run_id, "other", {"n": number, "task": None})
+    assert [event.data["n"] for event in journal.newest(run_id, ["wanted"])] == list(range(249, -1, -1))
+    odd = journal.newest(run_id, ["wanted"], containing='"task":null')
+    assert [event.data["n"] for event in odd] == list(range(249, 0, -2))
+    assert list(journal.newest(run_id, ["unknown"])) == []
+
+
 def test_the_schema_itself_refuses_a_second_end_and_a_changed_event(
     journal: Journal, run_id: str, database: Database
 ) -> None:
