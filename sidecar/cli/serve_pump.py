@@ -12,7 +12,7 @@ import socket
 from sidecar.agents import socket_path
 
 _CHUNK = 65536
-_LINGER_MS = 500
+_GONE = select.POLLERR | select.POLLHUP  # told unasked
 _INCOMING = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
@@ -27,8 +27,8 @@ def reach(path: str) -> socket.socket | None:
 def pump(connected: socket.socket, source: int = 0, sink: int = 1) -> int:
     """Carry bytes both ways until either side is done; the exit code.
 
-    At the client's end of file, the server hears it and is given a moment to say its last words. Where the server
-    goes away first, that is an error: the client has to know that nobody is there any more.
+    At the client's end of file, the server hears it, answers what it was asked, and closes; unless nobody reads the
+    answers any more. Where the server goes away first, that is an error: the client has to know that nobody is there.
     """
     with connected:
         return _Pump(connected, source, sink).run()
@@ -48,7 +48,7 @@ class _Pump:
     def run(self) -> int:
         while True:
             ready = self._wait()
-            if not ready:
+            if self._ended and ready.get(self._sink, 0) & _GONE:
                 return 0
             code = self._downwards(ready)
             if code is None:
@@ -58,13 +58,13 @@ class _Pump:
 
     def _wait(self) -> dict[int, int]:
         poll = select.poll()
-        if self._down:
-            poll.register(self._sink, select.POLLOUT)
+        if self._down or self._ended:
+            poll.register(self._sink, select.POLLOUT if self._down else 0)
         if self._up or not self._down:
             poll.register(self._server, (select.POLLOUT if self._up else 0) | (0 if self._down else select.POLLIN))
         if not self._up and not self._ended:
             poll.register(self._source, select.POLLIN)
-        return dict(poll.poll(_LINGER_MS if self._ended and not self._up else None))
+        return dict(poll.poll())
 
     def _downwards(self, ready: dict[int, int]) -> int | None:
         try:

@@ -57,6 +57,12 @@ class Output(ByteSendStream):
             except BlockingIOError:
                 continue
 
+    def is_gone(self) -> bool:
+        """Whether nobody can read any more what is written here."""
+        poll = select.poll()
+        poll.register(self._descriptor, 0)  # errors and hang-ups are told unasked
+        return any(told & (select.POLLERR | select.POLLHUP) for _, told in poll.poll(0))
+
     def _write(self, data: memoryview) -> int:
         if self._socket is not None:
             return self._socket.send(data, socket.MSG_DONTWAIT)

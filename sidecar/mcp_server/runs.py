@@ -143,7 +143,7 @@ class Runs:
                 connection.tokens.add(token)
                 request = elicitation.form(question.question, question.problem)
                 return InputRequiredResult(input_requests={elicitation.FIELD: request}, request_state=token)
-            question.give(await _elicited(question, context))
+            question.give(await _elicited(question, context, connection.ended))
         return None
 
     def _sender(self, call: Call, given: dict[str, Any], context: Context, connection: Connection) -> Sender | None:
@@ -174,14 +174,25 @@ class Runs:
         return Plan(name, parameters, states)
 
 
-async def _elicited(question: Question, context: Context) -> str | None:
+async def _elicited(question: Question, context: Context, ended: anyio.Event) -> str | None:
+    """The person's answer. None: there is none, and the run pauses until somebody answers it another way."""
     params = elicitation.form(question.question, question.problem).params
     assert params.mode == "form"
-    try:
-        result = await context.session.elicit_form(params.message, params.requested_schema, context.request_id)
-    except MCPError:  # the client cannot after all; the run pauses, and somebody answers it another way
-        return None
-    return elicitation.text(result)
+    answer: str | None = None
+
+    async def give_up() -> None:
+        await ended.wait()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(give_up)
+        try:
+            result = await context.session.elicit_form(params.message, params.requested_schema, context.request_id)
+            answer = elicitation.text(result)
+        except MCPError:  # the client cannot after all
+            pass
+        tasks.cancel_scope.cancel()
+    return answer
 
 
 def _answer_in(params: CallToolRequestParams) -> str | None:

@@ -110,7 +110,7 @@ class McpServer:
                 for owed in (self._replies, self._results):
                     owed.settle((id(connection), message.id))
 
-        wire = Wire(source, sink, written)
+        wire = Wire(source, sink, written, connection.ended.set)
         self._everybody.add(connection)
         try:
             async with anyio.create_task_group() as tasks:

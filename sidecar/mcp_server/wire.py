@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import anyio
-from mcp.shared.message import SessionMessage
-from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, RequestId
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp.types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+)
 from mcp.types.jsonrpc import jsonrpc_message_adapter
+from pydantic import ValidationError
+
+from sidecar.mcp_server.descriptors import Output
 
 if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream
@@ -19,50 +32,117 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 LONGEST_LINE = 16 * 1024 * 1024
+# Requests of one connection whose answer is not written yet. Beyond this, nothing more is read from it: a client that
+# never reads its answers costs no more than these.
+MOST_IN_FLIGHT = 64
 _READ_BYTES = 65536
 _MOST_AT_ONCE = 256 * 1024
 _WAITING = 64
 _FINISH_S = 1.0
+_LOOK_S = 0.5
+_ENDLESS = "subscriptions/listen"  # answered when the client takes it back
+_DEEPEST = 200  # pydantic's limit
+_BAD_ID = "the id of a request is a string or an integer"
 _LINE_BREAK = b"\n"
 Written = Callable[[JSONRPCMessage], None]
 
 
 class _NotAMessage(Exception):  # noqa: N818 - the name says it
-    def __init__(self, code: int, request_id: RequestId | None = None) -> None:
-        super().__init__(code)
+    def __init__(self, code: int, message: str = "not a JSON-RPC message", request_id: RequestId | None = None) -> None:
+        super().__init__(message)
         self.code = code
         self.request_id = request_id
 
 
 def _message(line: bytes) -> JSONRPCMessage:
     try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
-        return _repaired(line)
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        if _is_deep(error):
+            raise _too_deep() from None
+        message = _repaired(line)
+    # The SDK takes a request whose id it cannot use for a notification, and nobody would get an answer.
+    if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in json.loads(line):
+        raise _NotAMessage(INVALID_REQUEST, _BAD_ID)
+    return message
 
 
 def _repaired(line: bytes) -> JSONRPCMessage:
     """A message with halves of characters in it, which JavaScript sends and nothing here could write down again."""
-    request_id: RequestId | None = None
     try:
         content = json.loads(line)
-        if isinstance(content, dict) and isinstance(content.get("id"), str | int):
-            request_id = content["id"]
         whole = json.dumps(content, ensure_ascii=False).encode(errors="replace")
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
         raise _NotAMessage(PARSE_ERROR) from None
     try:
         return jsonrpc_message_adapter.validate_json(whole, by_name=False)
-    except ValueError:
-        raise _NotAMessage(INVALID_REQUEST, request_id) from None
+    except ValidationError as error:
+        if _is_deep(error):
+            raise _too_deep() from None
+    request_id = content.get("id") if isinstance(content, dict) else None
+    is_usable = isinstance(request_id, str | int) and not isinstance(request_id, bool)
+    raise _NotAMessage(INVALID_REQUEST, request_id=request_id if is_usable else None)
+
+
+def _is_deep(error: ValidationError) -> bool:
+    return any("recursion limit" in str(one.get("ctx")) for one in error.errors(include_input=False, include_url=False))
+
+
+def _too_deep() -> _NotAMessage:
+    return _NotAMessage(INVALID_REQUEST, f"nested more than {_DEEPEST} levels deep")
+
+
+class _InFlight:
+    """The requests that were read and whose answer is not written yet."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._endless = 0
+        self._fewer = anyio.Event()
+
+    def add(self, *, endless: bool = False) -> None:
+        """One more was read."""
+        self._count += 1
+        self._endless += endless
+
+    def settle(self) -> None:
+        """One was answered, or never will be."""
+        self._count -= 1
+        self._fewer.set()
+        self._fewer = anyio.Event()
+
+    async def settle_unanswered(self) -> None:
+        """As the SDK calls back for a request that was taken back."""
+        self.settle()
+
+    async def room(self) -> None:
+        """Wait until another may be read."""
+        while self._count >= MOST_IN_FLIGHT:
+            await self._fewer.wait()
+
+    async def none(self, is_gone: Callable[[], bool]) -> None:
+        """Wait until all are settled, but for those without an end, or nobody is there to read the answers."""
+        while self._count > self._endless and not is_gone():
+            with anyio.move_on_after(_LOOK_S):
+                await self._fewer.wait()
 
 
 class Lines:
     """Messages from bytes, as the SDK's loop reads them. What is no message is answered, and the next line read."""
 
-    def __init__(self, source: ByteReceiveStream, answer: MemoryObjectSendStream[SessionMessage]) -> None:
+    def __init__(
+        self,
+        source: ByteReceiveStream,
+        answer: MemoryObjectSendStream[SessionMessage],
+        in_flight: _InFlight,
+        at_end: Callable[[], Awaitable[None]],
+    ) -> None:
         self._source = source
         self._answer = answer
+        self._in_flight = in_flight
+        self._at_end = at_end  # awaited before the end of the input is told
         self._parts: list[bytes] = []  # of a line whose end has not come; joined once, so that long lines stay cheap
         self._length = 0
         self._ready: list[bytes] = []  # whole lines, the next one last
@@ -70,6 +150,7 @@ class Lines:
     async def receive(self) -> SessionMessage | Exception:
         """The next message; EndOfStream at the end."""
         while True:
+            await self._in_flight.room()
             while not self._ready:
                 self._take(await self._read())
             line = self._ready.pop()
@@ -79,15 +160,23 @@ class Lines:
                 await self._refuse(INVALID_REQUEST, f"a message may have {LONGEST_LINE // 2**20} MiB at most")
                 continue
             try:
-                return SessionMessage(_message(line))
+                return self._counted(_message(line))
             except _NotAMessage as error:
-                await self._refuse(error.code, "not a JSON-RPC message", error.request_id)
+                await self._refuse(error.code, str(error), error.request_id)
+
+    def _counted(self, message: JSONRPCMessage) -> SessionMessage:
+        if not isinstance(message, JSONRPCRequest):
+            return SessionMessage(message)
+        self._in_flight.add(endless=message.method == _ENDLESS)
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=self._in_flight.settle_unanswered))
 
     async def _read(self) -> bytes:
         try:
             return await self._source.receive(_READ_BYTES)
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            raise anyio.EndOfStream from None  # a client that went away, however it did
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            # A client that went away, however it did; or one that only says that it will ask no more.
+            await self._at_end()
+            raise anyio.EndOfStream from None
 
     def _take(self, data: bytes) -> None:
         *lines, rest = data.split(_LINE_BREAK)
@@ -106,6 +195,7 @@ class Lines:
 
     async def _refuse(self, code: int, message: str, request_id: RequestId | None = None) -> None:
         error = JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
+        self._in_flight.add()  # until it is written, as any answer
         await self._answer.send(SessionMessage(error))
 
     async def aclose(self) -> None:
@@ -133,14 +223,28 @@ class Lines:
 class Wire:
     """Both directions. Writing is a task of its own: a request that is cancelled must not leave half a line."""
 
-    def __init__(self, source: ByteReceiveStream, sink: ByteSendStream, written: Written | None = None) -> None:
+    def __init__(
+        self,
+        source: ByteReceiveStream,
+        sink: ByteSendStream,
+        written: Written | None = None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`written` hears of every message that is out; `ended`, that the client will send nothing more."""
         self.outgoing: MemoryObjectSendStream[SessionMessage]
         self._waiting: MemoryObjectReceiveStream[SessionMessage]
         self.outgoing, self._waiting = anyio.create_memory_object_stream[SessionMessage](_WAITING)
-        self.incoming = Lines(source, self.outgoing.clone())
+        self._in_flight = _InFlight()
+        self.incoming = Lines(source, self.outgoing.clone(), self._in_flight, self._answer_all)
         self._sink = sink
         self._written = written
+        self._ended = ended
         self._finished = anyio.Event()
+
+    async def _answer_all(self) -> None:
+        """The client asks no more, but may still listen: what it asked is answered first."""
+        self._ended()
+        await self._in_flight.none(self._sink.is_gone if isinstance(self._sink, Output) else lambda: False)
 
     async def write(self) -> None:
         """Write until the senders are done or the client is gone; then nobody waits for it any more."""
@@ -158,8 +262,10 @@ class Wire:
                     await self._sink.send(data)
                 except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
                     break
-                if self._written is not None:
-                    for message in batch:
+                for message in batch:
+                    if isinstance(message, JSONRPCResponse | JSONRPCError):
+                        self._in_flight.settle()
+                    if self._written is not None:
                         self._written(message)
         self._finished.set()
 

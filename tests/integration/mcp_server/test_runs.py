@@ -197,10 +197,7 @@ async def test_a_lost_connection_ends_no_run_and_status_finds_it(
     await raw.send("tools/call", {**_flow({"hold": True}), "_meta": {"progressToken": 1}}, 7)
     await raw.until(lambda message: message.get("method") == "notifications/progress")
     if how == "closed":
-        await stream.send_eof()
-        with anyio.fail_after(DEADLINE_S):
-            async for _ in stream:
-                pass
+        await stream.send_eof()  # it asks no more, but may still listen; then it does not any more either
     await stream.aclose()
     async with served.client(era) as client:
         (run_id,) = served.service.runs
@@ -218,9 +215,9 @@ async def test_a_client_that_does_not_read_slows_no_run_and_nobody_else(
     async with await anyio.connect_unix(served.path) as deaf:
         raw = await Raw(deaf, era).hello()
         meta = {"progressToken": 1, "io.modelcontextprotocol/logLevel": "debug"}
+        await raw.send("tools/call", {**_flow({"chatter": 20_000}), "_meta": meta}, 1000)
         for request_id in range(2, 120):  # their answers fill every buffer between here and there
             await raw.send("tools/list", {}, request_id)
-        await raw.send("tools/call", {**_flow({"chatter": 20_000}), "_meta": meta}, 1000)
         await eventually(lambda: any(run.status == "completed" for run in served.service.runs.values()))
         async with served.client(era) as client:
             assert not (await client.call_tool("workflow_list")).is_error
@@ -338,7 +335,7 @@ async def test_an_agent_is_told_its_answer_before_anybody_ends_it(served: Served
     async with await anyio.connect_unix(served.path) as stream:
         raw = await Raw(stream, "legacy").hello()
         assert await served.server.replies_out(0.01)
-        for request_id in range(2, 120):  # not read: the reply of the next call cannot be written yet
+        for request_id in range(2, 60):  # not read: the reply of the next call cannot be written yet
             await raw.send("tools/list", {}, request_id)
         await raw.send("tools/call", {"name": "stage_gate", "arguments": {"stage": "s", "output": "o"}}, 1000)
         await eventually(lambda: bool(served.service.called("stage_gate")))

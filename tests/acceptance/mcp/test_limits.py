@@ -1,0 +1,177 @@
+"""No client holds up another, or an abort: what one connection may have in flight, and what its end leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.acceptance.mcp.conftest import House
+
+MB = 1024 * 1024
+DEADLINE_S = 30.0
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
+
+
+def requests(*calls: tuple[str, dict[str, Any]]) -> bytes:
+    """A conversation by somebody who waits for nothing: hello, and the requests from 1 on."""
+    messages = [
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        *(
+            {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            for number, (method, params) in enumerate(calls, start=1)
+        ),
+    ]
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+
+
+def call(tool: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return "tools/call", {"name": tool, "arguments": arguments}
+
+
+def test_a_client_that_never_reads_costs_no_more_memory_however_much_it_asks(own_house: House) -> None:
+    with own_house.connected() as first:
+        first.hello().request(1, "tools/list", {})
+        first.answer(1)
+    before = own_house.process.memory_info().rss
+    with own_house.connected() as deaf:
+        deaf.hello()
+        deaf.connection.settimeout(1.0)
+        sent = 0
+        try:
+            while sent < 8000:
+                deaf.request(sent + 1, "tools/list", {"_meta": {"x": "y" * 100}})
+                sent += 1
+        except TimeoutError:
+            pass
+        assert sent < 8000, "reading stops"
+        # Whoever comes next is served; by then the server has done what it does for the deaf one.
+        with own_house.connected() as other:
+            other.hello().call(1, "workflow_status", {})
+            assert not other.answer(1)["result"].get("isError")
+        assert own_house.process.memory_info().rss < before + 40 * MB
+
+
+def test_a_client_that_asks_much_and_reads_gets_every_answer(own_house: House) -> None:
+    with own_house.connected() as busy:
+        busy.hello()
+        numbers = range(1, 1000)
+
+        def ask() -> None:
+            for number in numbers:
+                busy.call(number, "workflow_get_info", {"workflow": "no-such-workflow"})
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while len([message for message in busy.heard if message.get("id")]) < len(numbers):
+            busy.answer_any()
+        asking.join(DEADLINE_S)
+        assert {message["id"] for message in busy.heard if "id" in message} == {0, *numbers}
+
+
+def test_requests_that_are_taken_back_leave_room_for_others(own_house: House) -> None:
+    """One that was cancelled is never answered, and must not count as in flight for ever."""
+    wait = "until test -e let-go; do sleep 0.05; done"
+    own_house.project.workflow("wait", {"id": "a", "type": "shell_command", "command": wait})
+    with own_house.connected() as fickle:
+        fickle.hello()
+        for number in range(1, 201):
+            fickle.call(number, "flow", {"flow_name": "wait", "parameters": {}, "dry_run": number > 3})
+            fickle.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        fickle.call(1000, "workflow_status", {})
+        assert "result" in fickle.answer(1000)
+        (own_house.root / "let-go").touch()
+
+
+@pytest.mark.parametrize("served_by", ["the daemon", "itself"])
+def test_what_is_in_flight_at_the_end_of_input_is_answered(own_house: House, served_by: str) -> None:
+    own_house.project.workflow("slow", {"id": "a", "type": "shell_command", "command": "sleep 2; echo done"})
+    if served_by == "itself":
+        own_house.daemon.end()
+    process = own_house.project.start("serve", stdin=subprocess.PIPE)
+    out, err = process.communicate(
+        requests(
+            call("workflow_get_info", workflow="slow"),
+            call("flow", flow_name="slow"),
+            call("workflow_test_transformation", transform="input + 1", input=1),
+        ).decode(),
+        timeout=DEADLINE_S,
+    )
+    answers = {message.get("id"): message for message in map(json.loads, out.splitlines())}
+    assert answers[1]["result"]["structuredContent"]["name"] == "slow"
+    assert answers[2]["result"]["structuredContent"]["status"] == "completed", err
+    assert answers[3]["result"]["structuredContent"]["output"] == 2
+    assert process.returncode == 0
+
+
+def test_a_server_whose_client_is_gone_waits_for_no_run(own_house: House) -> None:
+    own_house.daemon.end()
+    wait = "touch begun; until test -e let-go; do sleep 0.05; done"
+    own_house.project.workflow("wait", {"id": "a", "type": "shell_command", "command": wait})
+    process = own_house.project.start("serve", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(requests(call("flow", flow_name="wait")).decode())
+    process.stdin.flush()
+    own_house.project.until((own_house.root / "begun").exists)
+    process.stdin.close()
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 0
+    assert own_house.project.only_run()["status"] == "running"
+    (own_house.root / "let-go").touch()
+    own_house.project.until(lambda: own_house.project.only_run()["status"] == "completed")
+
+
+BAD_IDS = ["null", "1.5", "true", "[1]", '{"a": 1}', "1e400"]
+
+
+@pytest.mark.parametrize("given", BAD_IDS)
+@pytest.mark.parametrize("method", ["initialize", "tools/list", "no/such"])
+def test_an_id_that_is_neither_a_string_nor_an_integer_is_an_error(house: House, given: str, method: str) -> None:
+    with house.connected() as client:
+        client.connection.sendall(
+            b'{"jsonrpc": "2.0", "id": %s, "method": "%s", "params": %s}\n'
+            % (given.encode(), method.encode(), json.dumps(HELLO).encode())
+        )
+        error = client.answer(None)["error"]
+        assert error == {"code": -32600, "message": "the id of a request is a string or an integer"}
+        client.hello().call(1, "workflow_status", {})
+        assert "result" in client.answer(1)
+
+
+@pytest.mark.parametrize("nested", [b"[" * 50_000 + b"]" * 50_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000])
+def test_deep_nesting_is_refused_with_its_reason(house: House, nested: bytes) -> None:
+    with house.connected() as client:
+        client.hello()
+        client.connection.sendall(
+            b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "workflow_test_transformation", '
+            b'"arguments": {"transform": "1", "input": %s}}}\n' % nested
+        )
+        error = client.answer(None)["error"]
+        assert error["code"] == -32600
+        assert "nested more than" in error["message"]
+        client.call(8, "workflow_status", {})
+        assert "result" in client.answer(8)
+
+
+@pytest.mark.parametrize("depth", [50, 90, 120, 190, 210, 300, 900])
+def test_nesting_is_either_carried_or_refused_in_words(house: House, depth: int) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    with house.connected() as client:
+        client.hello()
+        client.call(1, "workflow_test_transformation", {"transform": "input", "input": value})
+        client.call(2, "workflow_status", {})
+        client.answer(2)
+        heard = [message for message in client.heard if message.get("id") in (1, None) and "method" not in message]
+        first = heard[0] if heard else client.answer(1)
+        if "error" in first:
+            assert "nested more than" in first["error"]["message"]
+        else:
+            assert first["result"]["structuredContent"]["output"] == value
