@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import anyio
 from mcp.server.context import ServerRequestContext
 from mcp.types import LOG_LEVEL_META_KEY, LoggingLevel, RequestId
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -112,5 +113,7 @@ def connection_of(context: Context) -> Connection:
     place = context.lifespan_context
     if isinstance(place, Connection):
         return place
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return place.of(None)  # whatever its headers say: that era has no sessions
     headers = getattr(context.request, "headers", {})
     return place.of(headers.get("mcp-session-id"))

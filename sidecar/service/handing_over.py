@@ -12,11 +12,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio.abc import SocketListener
+from anyio.abc import UNIXSocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from sidecar import layout
 from sidecar.agents import detach, socket_path
+from sidecar.agents.accepting import serve_each
 from sidecar.agents.bound_socket import bound
 from sidecar.engine.closing import take_back_beginning
 from sidecar.engine.opened import REQUEST, locked
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Mapping
 
-    from anyio.abc import ByteStream, TaskStatus
+    from anyio.abc import TaskStatus
 
     from sidecar.service.project import Project
     from sidecar.store.journal import Journal
@@ -110,15 +111,15 @@ async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: s
 async def take_over(root: str, begin: Begin, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """The daemon's side, until cancelled: `begin` starts what is asked for. The caller is the project's daemon."""
     with bound(layout.handover_socket(root)) as listening:
-        async with await SocketListener.from_socket(listening) as listener:
-            task_status.started()
-            await listener.serve(lambda stream: _answered(stream, begin))
+        task_status.started()
+        await serve_each(listening, lambda connected: _answered(connected, begin), "hand-over")
 
 
-async def _answered(stream: ByteStream, begin: Begin) -> None:
-    async with stream:
+async def _answered(connected: socket.socket, begin: Begin) -> None:
+    async with await UNIXSocketStream.from_socket(connected) as stream:
         try:
-            line = await BufferedByteReceiveStream(stream).receive_until(b"\n", _LONGEST)
+            with anyio.fail_after(_WITHIN_S):
+                line = await BufferedByteReceiveStream(stream).receive_until(b"\n", _LONGEST)
             told = await _begun(json.loads(line), begin)
             await stream.send(json.dumps(told).encode() + b"\n")
         except Exception as error:  # whoever it was is gone, or was none of ours: no reason for the daemon to end
@@ -130,6 +131,8 @@ async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
         await begin(**asked)
     except SidecarError as error:
         return {"error": str(error)}
+    except OSError as error:  # out of descriptors, for one
+        return {"error": f"the daemon cannot execute it: {error.strerror or error}"}
     except Exception as error:
         logger.exception("a run could not be taken over")
         return {"error": f"the daemon cannot execute it ({type(error).__name__}); its log tells more"}

@@ -6,6 +6,9 @@ import json
 import logging
 import os
 import socket
+import threading
+import time
+from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,6 +25,8 @@ _JOURNAL = "/run/systemd/journal/socket"
 _LONGEST = 32 * 1024  # a datagram has a limit, and nobody reads more of one message
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _DEBUG_PRIORITY = 7
+_REPEATED_S = 60.0
+_MOST_REPEATED = 256
 
 
 def set_up(
@@ -36,6 +41,7 @@ def set_up(
         handler.setFormatter(_Plain() if stream.isatty() else _JsonLines())
     masked = Secrets(secrets)
     handler.addFilter(lambda record: _mask(record, masked))
+    handler.addFilter(_Repeats(handler))
     root = logging.getLogger()
     for former in root.handlers:
         if isinstance(former, _Journal):  # set up before, by us: it has a socket
@@ -105,6 +111,52 @@ def _mask(record: logging.LogRecord, secrets: Secrets) -> bool:
         if record.exc_info:
             record.exc_text = secrets.masked_text(logging.Formatter().formatException(record.exc_info))
     return True
+
+
+class _Repeats(logging.Filter):
+    """A warning or an error that comes again and again is told once, and once a minute how often it came since: what
+    anybody can provoke must not fill the disk."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+        self._told: OrderedDict[tuple[Any, ...], tuple[logging.LogRecord, int]] = OrderedDict()  # and how often since
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with self._lock:
+            due = self._due(record.created)
+            is_new = record.levelno < logging.WARNING or self._is_new(record)
+        for one, count in due:
+            self._handler.emit(_again(one, count))
+        return is_new
+
+    def _is_new(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        key = (record.name, record.levelno, record.getMessage(), kind)
+        known = self._told.get(key)
+        self._told[key] = (known[0], known[1] + 1) if known else (record, 0)
+        return known is None
+
+    def _due(self, now: float) -> list[tuple[logging.LogRecord, int]]:
+        """What was told a while ago; the oldest first, and so its place in here."""
+        due = []
+        while self._told:
+            key, (record, count) = next(iter(self._told.items()))
+            if now - record.created < _REPEATED_S and len(self._told) <= _MOST_REPEATED:
+                break
+            del self._told[key]
+            if count:
+                due.append((record, count))
+        return due
+
+
+def _again(record: logging.LogRecord, count: int) -> logging.LogRecord:
+    told = logging.makeLogRecord(record.__dict__)
+    told.created = time.time()
+    told.msg, told.args = f"{record.getMessage()} ({count} more times in the last {_REPEATED_S:g} s)", None
+    told.exc_info = told.exc_text = None
+    return told
 
 
 class _Plain(logging.Formatter):

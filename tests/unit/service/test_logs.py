@@ -173,3 +173,27 @@ def test_runs_are_logged_with_their_ids_and_without_what_anybody_wrote(pipe: tup
     ]
     assert all(one["run_id"] == "R" and one["project"] == "/p" for one in told)
     assert written not in json.dumps(told)
+
+
+def test_what_is_logged_again_and_again_is_told_once_and_then_counted(
+    pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, stream = pipe
+    logs.set_up(stream, "info", {}, ["sk-secret"])
+    library = logging.getLogger("library")
+    for _ in range(100):
+        library.warning("no room for %s", "sk-secret")
+        try:
+            raise OSError("full")
+        except OSError:
+            logger.exception("it failed")
+        logger.info("as often as it happens")
+    told = [line["message"] for line in lines(read)]
+    assert [told.count(one) for one in ("no room for ********", "it failed", "as often as it happens")] == [1, 1, 100]
+    monkeypatch.setattr(logs, "_REPEATED_S", 0.0)
+    logger.info("later")
+    assert [line["message"] for line in lines(read)] == [
+        "no room for ******** (99 more times in the last 0 s)",
+        "it failed (99 more times in the last 0 s)",
+        "later",
+    ]
