@@ -162,7 +162,7 @@ async def _resumed(project: Project, owner: Owner, steps: int) -> Figure:
 
 
 class _Nobody:
-    async def begin(self, run_id: str, *, feedback: str | None = None, answer: Any = None) -> None:
+    async def begin(self, run_id: str, **given: Any) -> None:
         raise NotImplementedError
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> None:

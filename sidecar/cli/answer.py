@@ -44,7 +44,7 @@ def question_of(database: Database, root: str, run: Run) -> dict[str, Any]:
     waits: dict[str, Any] | None = found["waits"]
     if waits is not None and "prompt" in waits:
         return waits
-    hint = f"; to approve it: sidecar resume {run.run_id} --feedback TEXT" if waits is not None else ""
+    hint = f"; to approve it: sidecar resume {run.run_id} --approve" if waits is not None else ""
     raise InputError(f"run {run.run_id} waits for no answer: it is {found['status']}{hint}")
 
 

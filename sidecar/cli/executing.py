@@ -70,6 +70,7 @@ class Given:
     """What goes into this start besides the run itself."""
 
     feedback: str | None = None
+    approve: bool = False
     answer: tuple[str, Any] | None = None  # to the question of a step, by its key
     definition: Definition | None = None  # in place of the one that the run began with
     request: str | None = None  # under which it was handed over to us; None: it belongs to this terminal
@@ -151,6 +152,7 @@ class _Foreground:
                 self._hear,
                 person=await self._person(tasks),
                 feedback=given.feedback,
+                approve=given.approve,
                 definition=given.definition,
                 request=given.request,
                 attached=given.request is None,
@@ -308,5 +310,6 @@ def _tell_end(outcome: Outcome, run_id: str, manner: Manner, outlet: Outlet, giv
     if ending.limit is not None and ending.limit.startswith("max_"):  # of the workflow: it holds after a resume, too
         command += " --with-changes once the workflow allows more, or a new run"
     if ending.waits is not None:
-        command = f"sidecar answer {run_id} VALUE" if "prompt" in ending.waits else f"{command} --feedback TEXT"
+        answer = f"sidecar answer {run_id} VALUE"
+        command = answer if "prompt" in ending.waits else f"{command} --approve, or --feedback TEXT to send it back"
     outlet.remark(f"{ending.status}{reason}; to go on: {command}")

@@ -50,4 +50,11 @@ def _given(project: Project, asked: dict[str, Any], starter: Starter) -> Given:
             answered = answer.question_of(database, project.root, run)["step"], asked["answer"]
         if asked["with_changes"]:
             definition = resume.changed(project, Journal(database), run)
-    return executing.Given(asked["feedback"], answered, definition, asked["request"], starter.begun)
+    return executing.Given(
+        feedback=asked["feedback"],
+        approve=asked["approve"],
+        answer=answered,
+        definition=definition,
+        request=asked["request"],
+        begun=starter.begun,
+    )

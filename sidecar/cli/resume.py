@@ -22,17 +22,23 @@ def main(arguments: list[str], project_option: str | None) -> int:
     options = _parser().parse_args(arguments)
     from sidecar.cli import detaching, executing  # noqa: PLC0415 - everything that executes a run
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415
+    from sidecar.engine import approval  # noqa: PLC0415
     from sidecar.service import project as projects  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
 
     project = projects.here(project_option)
     with journal_with(project.root, options.run) as (database, run):
-        if run.status == "completed" and not options.json:
-            print(f"run {run.run_id} was completed before: nothing is done again")
-            return OK
+        journal = Journal_(database)
         if run.status != "completed":
             refuse_busy(project, run)
-            definition = _definition(project, Journal_(database), run, with_changes=options.with_changes)
+        asker = project.environment.get("SIDECAR_RUN_ID")
+        approval.check(journal, run, feedback=options.feedback, approve=options.approve, asker=asker)
+        if run.status == "completed" and not options.json:
+            unused = "; the feedback was not used" if options.feedback else ""
+            print(f"run {run.run_id} was completed before: nothing is done again{unused}")
+            return OK
+        if run.status != "completed":
+            definition = _definition(project, journal, run, with_changes=options.with_changes)
             if not begin_again(project, database, run, take_over=options.take_over):
                 return BUSY
     manner = executing.Manner(
@@ -41,12 +47,10 @@ def main(arguments: list[str], project_option: str | None) -> int:
     if run.status == "completed":
         return executing.execute(project, run.run_id, manner)
     if options.detach:
-        return detaching.hand_over(
-            project, run.run_id, manner, feedback=options.feedback, with_changes=definition is not None
-        )
-    return executing.execute(
-        project, run.run_id, manner, executing.Given(feedback=options.feedback, definition=definition)
-    )
+        said = {"feedback": options.feedback, "approve": options.approve}
+        return detaching.hand_over(project, run.run_id, manner, **said, with_changes=definition is not None)
+    given = executing.Given(feedback=options.feedback, approve=options.approve, definition=definition)
+    return executing.execute(project, run.run_id, manner, given)
 
 
 def refuse_busy(project: Project, run: Run) -> None:
@@ -130,7 +134,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json-events", action="store_true", help="print every event as a line of JSON")
     parser.add_argument("--no-panel", action="store_true", help="lines, also where a live panel could be shown")
     parser.add_argument("--detach", action="store_true", help="let it run without this terminal")
-    parser.add_argument("--feedback", metavar="TEXT", help="what to say to whoever waits for approval")
+    parser.add_argument("--approve", action="store_true", help="approve the stage or plan that the run waits with")
+    parser.add_argument(
+        "--feedback", metavar="TEXT", help="for the prompt of the next agent; without --approve it sends a stage back"
+    )
     parser.add_argument(
         "--take-over", action="store_true", help="also where an outside agent has a step in hand: it is done again here"
     )

@@ -162,7 +162,8 @@ def _waits(run: dict[str, Any]) -> list[str]:
     if "prompt" in waits:
         choices = f" (one of {', '.join(map(str, waits['choices']))})" if waits.get("choices") else ""
         return [f"{'asks:':<11}{waits['prompt']}{choices}", f"{'':<11}sidecar answer {run['run_id']} VALUE"]
-    lines = [f"{'submits:':<11}{waits.get('stage')}", f"{'':<11}sidecar resume {run['run_id']} --feedback TEXT"]
+    approve, send_back = f"sidecar resume {run['run_id']} --approve", "--feedback TEXT to send it back"
+    lines = [f"{'submits:':<11}{waits.get('stage')}", f"{'':<11}{approve}, or {send_back}"]
     output = waits.get("output")
     text = output if isinstance(output, str) else json.dumps(output, indent=1, ensure_ascii=False)
     return [*lines, *(f"  | {line}" for line in text.splitlines())]

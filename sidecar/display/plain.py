@@ -166,7 +166,8 @@ class PlainLines:
 
     def _gate(self, event: RunEvent) -> list[str]:
         stage = event.data.get("stage") or event.data.get("kind", "")
-        return [f"paused for approval of {stage} (sidecar resume {event.run_id} --feedback TEXT)"]
+        approve = f"sidecar resume {event.run_id} --approve, or --feedback TEXT to send it back"
+        return [f"paused for approval of {stage} ({approve})"]
 
     def _redirected(self, event: RunEvent) -> list[str]:
         return [f"redirected: {event.data.get('text', '')}"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine import steering
+from sidecar.engine import approval, steering
 from sidecar.engine.closing import asked_meanwhile, clear_stale_signals, close, end_unheld, take_back_beginning
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.finishing import end_between, finish
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Door = Callable[["Execution"], AbstractAsyncContextManager[None]]
 
 _REPLY_S = 2.0  # how long the answer to an agent's call may take to get out, before the agent is ended
+_TERM_S = 2.0  # of the grace at a gate: enough for an agent that obeys SIGTERM (claude, with a tool running: 1.3 s)
 
 
 class Execution:
@@ -47,6 +48,7 @@ class Execution:
         *,
         person: Person | None = None,
         feedback: str | None = None,
+        approve: bool = False,
         definition: Definition | None = None,
         request: str | None = None,
         attached: bool = False,
@@ -54,10 +56,10 @@ class Execution:
         door: Door | None = None,
         replies_out: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """`definition`: in place of the one that the run was started with. `request`: the id under which the run was
-        handed over; one that was taken back since is not executed. `attached`: from now on the run belongs to a
-        terminal. `door`: open while the lock is held, for the run's agents to call through. `replies_out` waits until
-        who called has its answer."""
+        """`feedback`, `approve`: what a person says at a resume. `definition`: in place of the one that the run was
+        started with. `request`: the id under which the run was handed over; one that was taken back since is not
+        executed. `attached`: from now on the run belongs to a terminal. `door`: open while the lock is held, for the
+        run's agents to call through. `replies_out` waits until who called has its answer."""
         self.owner = owner
         self.run_id = run_id
         self.opened: OpenRun | None = None  # while it runs
@@ -65,26 +67,28 @@ class Execution:
         self._log: RunLog | None = None
         self._person = person
         self._feedback = feedback
+        self._approve = approve
         self._definition = definition
         self._request = request
         self._attached = attached
         self._mcp = mcp
         self._door = door
         self._replies_out = replies_out
-        self._asked: tuple[Ending, EndReason, bool] | None = None  # before it was open
+        self._asked: tuple[Ending, EndReason, float | None] | None = None  # before it was open
 
     # --- from outside, while it runs
 
     def interrupt(self, *, at_once: bool = False) -> None:
         """End its agents by the ladder, and with them this start; `at_once`: without grace."""
-        self._end_now(Ending("interrupted", "interrupted"), "shutdown", at_once=at_once)
+        self._end_now(Ending("interrupted", "interrupted"), "shutdown", within_s=0.0 if at_once else None)
 
     def redirect(self, text: str, name: str | None = None) -> list[str]:
         """Have what its agents do now done again, with a text added: the steps that are."""
         return self.opened.interpreter.work.redirect(text, name) if self.opened else []
 
     async def submit_stage(self, stage: str, output: Any, kind: str, delivered: anyio.Event) -> None:
-        """An agent submits a stage: when it has its answer, and had time to end by itself, the run pauses."""
+        """An agent submits a stage, which is journalled and told at once. When it has its answer, it has the grace to
+        end its turn; the last part of that is SIGTERM's. Then the run pauses."""
         assert self.opened is not None
         interpreter, processes = self.opened.interpreter, self.opened.processes
         step = min(processes.steps(), default=interpreter.image.main.step_key())
@@ -94,9 +98,11 @@ class Execution:
         interpreter.ledger.commit(durable=True)
         with anyio.move_on_after(_REPLY_S):
             await delivered.wait()
-        with anyio.move_on_after(self.owner.settings.kill_after_s):
+        grace_s = self.owner.settings.kill_after_s
+        term_s = min(_TERM_S, grace_s / 2)
+        with anyio.move_on_after(grace_s - term_s):
             await processes.idle()
-        self._end_now(Ending("paused", f"{stage} waits for approval", waits=told), "stage_gate")
+        self._end_now(Ending("paused", f"{stage} waits for approval", waits=told), "stage_gate", within_s=term_s)
 
     # --- from the lock to the receipt
 
@@ -113,6 +119,7 @@ class Execution:
             run = self.owner.journal.run(self.run_id)  # nobody changes it any more
             if (ending := self._not_executed(run)) is not None:
                 return ending
+            approval.check(self.owner.journal, run, feedback=self._feedback, approve=self._approve)
             environment = run.details.get("environment") or self.owner.environment
             self._log = RunLog(root, self.run_id, self.owner.settings.secret_values(environment))
             try:
@@ -185,10 +192,12 @@ class Execution:
                 why = "its owner died" if run.driver == "server" else "the agent that drove it was relieved"
                 owner.journal.end(run.run_id, "interrupted", reason=why)
                 was = "interrupted"
-            prepare_resume(owner, run, image, self._feedback)
+            prepare_resume(owner, run, image, self._feedback, approve=self._approve)
             for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
                 owner.handouts.take_back(run.run_id, handout.task_id)
             data: dict[str, Any] = {"workflow": run.workflow, "was": was, "feedback": self._feedback}
+            if self._approve:
+                data["approved"] = True
             details = self._details(run)
             if self._definition is not None:  # the next resume goes on with it, too
                 data["with_changes"] = True
@@ -226,7 +235,7 @@ class Execution:
     async def _turn(self, opened: OpenRun) -> None:
         clear_stale_signals(opened)
         if self._asked is not None:
-            opened.end_now(self._asked[0], self._asked[1], at_once=self._asked[2])
+            opened.end_now(self._asked[0], self._asked[1], within_s=self._asked[2])
         async with watched(opened), anyio.create_task_group() as beside:
             beside.start_soon(steering.watch, self.owner.root, self.run_id, self._redirected)
             try:
@@ -264,8 +273,8 @@ class Execution:
         except StoreError as error:
             opened.lose(error)
 
-    def _end_now(self, ending: Ending, reason: EndReason, *, at_once: bool = False) -> None:
+    def _end_now(self, ending: Ending, reason: EndReason, *, within_s: float | None = None) -> None:
         if self.opened is None:
-            self._asked = self._asked or (ending, reason, at_once)
+            self._asked = self._asked or (ending, reason, within_s)
         else:
-            self.opened.end_now(ending, reason, at_once=at_once)
+            self.opened.end_now(ending, reason, within_s=within_s)

@@ -11,6 +11,7 @@ import anyio
 
 from sidecar import layout
 from sidecar.catalog import imports
+from sidecar.engine import approval
 from sidecar.engine.boundary import Gate
 from sidecar.engine.context import Surroundings
 from sidecar.engine.dispatch_local import LocalDispatch
@@ -138,7 +139,7 @@ def _load(owner: Owner, run: Run) -> Image:
     return image
 
 
-def prepare_resume(owner: Owner, run: Run, image: Image, feedback: str | None) -> None:
+def prepare_resume(owner: Owner, run: Run, image: Image, feedback: str | None, *, approve: bool = False) -> None:
     """At a resume: back to the last boundary, with what was said since. Nothing where the run has not begun yet."""
     if not run.start:
         return
@@ -152,12 +153,11 @@ def prepare_resume(owner: Owner, run: Run, image: Image, feedback: str | None) -
         past_failure=past_failure,
     )
     image.spaces.hear_feedback(feedback)
-    last = owner.journal.events(run.run_id, after=max(owner.journal.last_seq(run.run_id) - 1, 0))
-    waits = last[-1].data.get("waits") if last and run.status == "paused" else None
-    if waits and "stage" in waits:
-        said = feedback or "It was approved."
-        text = f"You submitted {waits['stage']!r} for approval. The answer: {said} Go on from there."
-        image.additions.setdefault(waits["step"], []).append(text)
+    gate = approval.gate_of(owner.journal, run)
+    if gate is not None:
+        image.answered(gate["step"], approval.said_to(gate, feedback, approved=approve))
+    elif feedback is not None:
+        image.unheard.append(feedback)
 
 
 class OpenRun:
@@ -250,10 +250,10 @@ class OpenRun:
         """How it ends; what was known first counts."""
         self.ending = self.ending or ending
 
-    def end_now(self, ending: Ending, reason: EndReason | None = None, *, at_once: bool = False) -> None:
-        """End its processes, and with them this start; `at_once`: without grace."""
+    def end_now(self, ending: Ending, reason: EndReason | None = None, *, within_s: float | None = None) -> None:
+        """End its processes, and with them this start; `within_s`: another grace than the usual one."""
         self.note(ending)
-        self.processes.request_end(reason or end_reason(ending), at_once=at_once)
+        self.processes.request_end(reason or end_reason(ending), within_s=within_s)
         self.scope.cancel()
 
     def tell(self, kind: str, data: dict[str, Any]) -> None:

@@ -75,11 +75,11 @@ class Processes:
             raise StoreError(f"cannot make {os.path.dirname(path)}: {error.strerror}", kind="forbidden") from None
         return path
 
-    def request_end(self, reason: EndReason, key: str = "", *, at_once: bool = False) -> int:
-        """Ask all of them to end, or those of one step or thread; how many there are."""
+    def request_end(self, reason: EndReason, key: str = "", *, within_s: float | None = None) -> int:
+        """Ask all of them to end, or those of one step or thread; how many there are. `within_s`: another grace."""
         found = [agent for agent, _, owner in self._running.values() if not key or _belongs(owner, key)]
         for agent in found:
-            agent.request_end(reason, 0.0 if at_once else None)
+            agent.request_end(reason, within_s)
         return len(found)
 
     def steps(self) -> set[str]:

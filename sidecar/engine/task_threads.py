@@ -141,6 +141,7 @@ class TaskThreads:
         work = interpreter.work
         while True:
             interpreter.gate.keep_limits()
+            work.give_feedback(child.key)
             with work.redirectable(child.key) as scope:
                 try:
                     taken = await sub_agent.run_task_agent(

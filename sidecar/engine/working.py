@@ -10,6 +10,7 @@ import anyio
 from sidecar.engine import bookkeeping
 from sidecar.engine.context import AnswerNeeded, Context
 from sidecar.engine.ending import Ending, RunEnds
+from sidecar.engine.needs import is_for_agent
 from sidecar.engine.outcomes import error_of
 from sidecar.engine.program.actions import Completed
 from sidecar.engine.steps import HANDLERS
@@ -87,6 +88,8 @@ class Work:
         """A step that reaches out into the world."""
         step, key = action.step, thread.step_key()
         while True:
+            if is_for_agent(step, "server"):
+                self.give_feedback(key)
             attempt = self.begin(thread, step, key)
             result: Any = None
             error: Error | None = None
@@ -168,7 +171,7 @@ class Work:
         if isinstance(step, UserInput):
             self._ledger.note(kinds.ANSWERED, step=key, value=result, task=thread.task_id)
         self._ledger.complete(key, attempt, result, owe=owe)
-        self._image.additions.pop(key, None)
+        self._image.settled(key)
         thread.cursor = thread.cursor.after(Completed())
 
     def fail(self, thread: Thread, step: StepBase, key: str, attempt: int, error: Error) -> None:
@@ -200,6 +203,12 @@ class Work:
             self._processes.request_end("redirect", key)
             self._redirectable[key].cancel()
         return keys
+
+    def give_feedback(self, key: str) -> None:
+        """What was said at a resume goes to the agent that gets the next prompt, and to no other."""
+        for text in list(self._image.unheard):
+            self._image.heard(key, text)
+            self._ledger.note(kinds.FEEDBACK, step=key, text=text)
 
     # --- what a step may use
 

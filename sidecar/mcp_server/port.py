@@ -85,7 +85,16 @@ class Service(Protocol):
         attempt: int | None,
     ) -> Json: ...
 
-    async def resume(self, workflow_id: str, feedback: str | None, answer: Any, driver: str | None) -> Json: ...
+    async def resume(
+        self,
+        workflow_id: str,
+        feedback: str | None,
+        answer: Any,
+        new_driver: str | None,
+        *,
+        approve: bool,
+        asker: str | None,
+    ) -> Json: ...
 
     async def checkpoint(self, workflow_id: str, step_id: str | None, reason: str | None) -> Json: ...
 

@@ -53,6 +53,17 @@ async def _step_complete(site: Site, given: dict[str, Any]) -> Json:
     )
 
 
+async def _resume(site: Site, given: dict[str, Any]) -> Json:
+    return await site.service.resume(
+        given["workflow_id"],
+        given.get("feedback"),
+        given.get("answer"),
+        given.get("driver"),
+        approve=given.get("approve", False),
+        asker=site.run_id,
+    )
+
+
 async def _list(site: Site, given: dict[str, Any]) -> Json:
     return listing.workflow_list(site.root, include_global=given.get("include_global", True))
 
@@ -115,16 +126,15 @@ DRIVING = (
         takes(
             {"workflow_id": RUN_ID},
             {
-                "feedback": text("What a person says to what was submitted for approval."),
+                "feedback": text("What a person says, for the next prompt. Alone, it sends what was submitted back."),
                 "answer": anything("The answer to the question that the run waits for."),
+                "approve": flag("A person approves what was submitted; not for the agent that did."),
                 "driver": text("Who does its steps from now on: you, or the sidecar.", choices=["agent", "server"]),
             },
         ),
         gives({"workflow_id": STRING}, {"state": OBJECT, "last_checkpoint": or_null(OBJECT)}),
         "changes",
-        lambda site, given: site.service.resume(
-            given["workflow_id"], given.get("feedback"), given.get("answer"), given.get("driver")
-        ),
+        _resume,
     ),
     Tool(
         "workflow_load_definition",

@@ -32,6 +32,7 @@ QUESTION = "question"  # step, prompt, and what the answer has to be: the run wa
 ANSWERED = "answered"  # step, value
 GATE = "gate"  # stage, output, kind: the run pauses until somebody has seen it
 REDIRECTED = "redirected"  # step, text
+FEEDBACK = "feedback"  # step, text: what was said at a resume goes into the prompt of this step
 SIGNAL = "signal"  # signal, path, reason, source: something is asked of the run; or `cancelled`
 WARNING = "warning"  # text
 # Never journalled, the log has it: agent_id, stream, lines; json: whether the agent prints JSON objects for programs.

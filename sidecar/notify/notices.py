@@ -86,7 +86,7 @@ class Reader:
 
     def _gate(self, event: RunEvent) -> _Told | None:
         stage = event.data.get("stage") or event.data.get("kind", "")
-        text = f"To go on: sidecar resume {event.run_id} --feedback TEXT"
+        text = f"To go on: sidecar resume {event.run_id} --approve, or --feedback TEXT to send it back"
         return "waiting", f"waits for approval of {stage}", text, 0
 
     def _iteration(self, event: RunEvent) -> _Told | None:

@@ -21,9 +21,12 @@ class DetachedExecutor:
         self._journal = journal
         self._runs = runs
 
-    async def begin(self, run_id: str, *, feedback: str | None = None, answer: Any = None) -> None:
+    async def begin(
+        self, run_id: str, *, feedback: str | None = None, approve: bool = False, answer: Any = None
+    ) -> None:
         """Start it, or go on with it; returns when somebody has taken it on."""
-        await handing_over.hand_over(self._project, self._journal, run_id, feedback=feedback, answer=answer)
+        said = {"feedback": feedback, "approve": approve, "answer": answer}
+        await handing_over.hand_over(self._project, self._journal, run_id, **said)
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
         """A stage of a run that is executed here; None where it is executed elsewhere."""

@@ -139,6 +139,7 @@ class LocalExecutor:
         *,
         request: str | None = None,
         feedback: str | None = None,
+        approve: bool = False,
         answer: Any = None,
         with_changes: bool = False,
     ) -> None:
@@ -156,7 +157,14 @@ class LocalExecutor:
                 raise InputError(f"run {run_id} waits for no answer: it is {run.status}")
             person = Answering(waits["step"], answer)
         definition: Definition | None = workflows.find(owner.root, run.workflow) if with_changes else None
-        await self._tasks.start(self._execute, run_id, request, person, feedback, definition)
+        given = {
+            "request": request,
+            "person": person,
+            "feedback": feedback,
+            "approve": approve,
+            "definition": definition,
+        }
+        await self._tasks.start(self._execute, run_id, given)
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
         """A stage of a run that is executed here; None where it is executed elsewhere."""
@@ -181,16 +189,7 @@ class LocalExecutor:
         for execution in list(self._executions.values()):
             execution.interrupt(at_once=True)
 
-    async def _execute(
-        self,
-        run_id: str,
-        request: str | None,
-        person: Person | None,
-        feedback: str | None,
-        definition: Definition | None,
-        *,
-        task_status: TaskStatus[None],
-    ) -> None:
+    async def _execute(self, run_id: str, given: dict[str, Any], *, task_status: TaskStatus[None]) -> None:
         begun = False
 
         def hear(event: RunEvent) -> None:
@@ -199,9 +198,7 @@ class LocalExecutor:
                 begun = True
                 task_status.started()
 
-        execution = self.runs.execution(
-            run_id, hear, request=request, person=person, feedback=feedback, definition=definition
-        )
+        execution = self.runs.execution(run_id, hear, **given)
         if not self._executions:
             self._none = anyio.Event()
         self._executions[run_id] = execution

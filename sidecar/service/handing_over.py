@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LOG = "owner.log"  # in the run's directory: what its detached owner says, which is little
 _LONGEST = 16 * 1024 * 1024
+_REQUEST_S = 60.0  # how long somebody who connects may take to say what is asked
 
 
 def details(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -52,6 +53,7 @@ async def hand_over(
     run_id: str,
     *,
     feedback: str | None = None,
+    approve: bool = False,
     answer: Any = None,
     with_changes: bool = False,
 ) -> None:
@@ -68,6 +70,7 @@ async def hand_over(
         "run_id": run_id,
         "request": request["id"],
         "feedback": feedback,
+        "approve": approve,
         "answer": answer,
         "with_changes": with_changes,
     }
@@ -118,7 +121,7 @@ async def take_over(root: str, begin: Begin, *, task_status: TaskStatus[None] = 
 async def _answered(connected: socket.socket, begin: Begin) -> None:
     async with await UNIXSocketStream.from_socket(connected) as stream:
         try:
-            with anyio.fail_after(_WITHIN_S):
+            with anyio.fail_after(_REQUEST_S):
                 line = await BufferedByteReceiveStream(stream).receive_until(b"\n", _LONGEST)
             told = await _begun(json.loads(line), begin)
             await stream.send(json.dumps(told).encode() + b"\n")

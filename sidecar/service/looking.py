@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from sidecar.engine import approval
 from sidecar.engine.opened import signal_directories
 from sidecar.model import run as kinds
 from sidecar.signals import files, liveness
@@ -14,6 +15,8 @@ from sidecar.store.journal import Journal
 if TYPE_CHECKING:
     from sidecar.store.db import Database
     from sidecar.store.journal import Run
+
+_WAITING = (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.GATE, kinds.RUN_ENDED)
 
 
 def statuses(database: Database, root: str, *, limit: int | None = None) -> list[dict[str, Any]]:
@@ -28,6 +31,8 @@ def status(database: Database, root: str, run: Run) -> dict[str, Any]:
     over = run.status not in ("running", "pending")
     ended = next(journal.newest(run.run_id, [kinds.RUN_ENDED]), None) if over else None
     told = ended.data if ended is not None else {}
+    may_wait = standing(root, run) in ("running", "paused")
+    last = next(journal.newest(run.run_id, _WAITING), None) if may_wait else None
     return {
         "run_id": run.run_id,
         "workflow": run.workflow,
@@ -42,7 +47,7 @@ def status(database: Database, root: str, run: Run) -> dict[str, Any]:
         "signals": _signals(root, run),
         "agents": _agents(database, run) if not over and standing(root, run) == "running" else [],
         "limit": told.get("limit"),
-        "waits": told.get("waits") if run.status == "paused" else None,
+        "waits": approval.waits_in([last]) if last is not None else None,
     }
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar.catalog import agents, prompts
+from sidecar.engine import approval
 from sidecar.engine.agent_driven import driver
 from sidecar.engine.agent_driven.hands import refused
 from sidecar.engine.agent_driven.live import LiveRun
@@ -44,7 +45,9 @@ Json = dict[str, Any]
 class Executor(Protocol):
     """Who executes server-driven runs, outliving the call that asks for it."""
 
-    async def begin(self, run_id: str, *, feedback: str | None = None, answer: Any = None) -> None:
+    async def begin(
+        self, run_id: str, *, feedback: str | None = None, approve: bool = False, answer: Any = None
+    ) -> None:
         """Start it, or go on with it; returns when somebody has taken it on."""
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> Json | None:
@@ -233,23 +236,43 @@ class UseCases:
         return await self._driver(workflow_id).step_complete(report)
 
     async def resume(
-        self, workflow_id: str, feedback: str | None = None, answer: Any = None, new_driver: str | None = None
+        self,
+        workflow_id: str,
+        feedback: str | None = None,
+        answer: Any = None,
+        new_driver: str | None = None,
+        *,
+        approve: bool = False,
+        asker: str | None = None,
     ) -> Json:
         """Go on with a run. The caller drives it from then on, unless that is to be the sidecar; a run that is paused
-        keeps its driver."""
+        keeps its driver. `asker`: the run whose agent asks, where one does."""
         run = self._run(workflow_id)
+        said = {"feedback": feedback, "approve": approve, "answer": answer}
+        approval.check(self.owner.journal, run, asker=asker, **said)
         if run.status == "completed":
             return {**self._resumed(run), "message": "it was completed before: nothing is done again"}
         new_driver = new_driver or (run.driver if run.status == "paused" else "agent")
         if new_driver == "server":
-            return await self._resume_by_server(run, feedback, answer)
+            return await self._resume_by_server(run, said)
         if answer is not None:
             raise InputError("an answer goes to the sidecar: say `driver: server` with it")
         if (run.driver, run.status) == ("agent", "running"):
-            return self._resumed(run)
-        return await self._resume_by_agent(workflow_id, feedback)
+            return await self._tell_driver(run, feedback)
+        return await self._resume_by_agent(workflow_id, feedback, approve=approve)
 
-    async def _resume_by_server(self, run: Run, feedback: str | None, answer: Any) -> Json:
+    async def _tell_driver(self, run: Run, feedback: str | None) -> Json:
+        """An agent drives the run already: what a person says goes into the next step that it is handed."""
+        if feedback is not None:
+            async with self._driven.driver(run.run_id).held() as opened:
+                if opened is None:
+                    raise InputError(f"run {run.run_id} has ended meanwhile: the feedback was not used")
+                opened.image.spaces.hear_feedback(feedback)
+                opened.image.unheard.append(feedback)
+                opened.ledger.checkpoint(opened.image.to_json)
+        return self._resumed(self._run(run.run_id))
+
+    async def _resume_by_server(self, run: Run, said: Json) -> Json:
         run_id, journal = run.run_id, self.owner.journal
         async with locked(self.project.root, run_id):
             run = journal.run(run_id)
@@ -258,12 +281,12 @@ class UseCases:
             for warning in starting.begin_again(self.project.root, journal, run, "server"):
                 self.owner.report(warning)
         before = journal.last_seq(run_id)
-        await self._executor.begin(run_id, feedback=feedback, answer=answer)
+        await self._executor.begin(run_id, **said)
         run = self._run(run_id)
         begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))
         return self._resumed(run) if begun or run.status in OPEN else self._not_resumed(run)
 
-    async def _resume_by_agent(self, run_id: str, feedback: str | None) -> Json:
+    async def _resume_by_agent(self, run_id: str, feedback: str | None, *, approve: bool) -> Json:
         self._driven.close(run_id)
         async with locked(self.project.root, run_id):
             run = self._run(run_id)
@@ -273,7 +296,7 @@ class UseCases:
                 return self._not_resumed(self._run(run_id))
             for warning in starting.begin_again(self.project.root, self.owner.journal, run, "agent"):
                 self.owner.report(warning)
-            driver.resume(self.owner, run_id, feedback)
+            driver.resume(self.owner, run_id, feedback, approve=approve)
         return self._resumed(self._run(run_id))
 
     def _not_resumed(self, run: Run) -> Json:

@@ -41,7 +41,7 @@ All tools named here are those of the MCP server `{server}`. Do what the first l
   inputs are the words behind `--input`, each value as the type that the workflow declares for it.
 - `resume ID`: call `workflow_resume` with ID as `workflow_id`, and go on under "Execute" from the call of
   `workflow_get_next_step` on. Where the answer says that the run waits for something, ask the person for it first, and
-  give it as `answer` or `feedback`.
+  give it as `answer` or `feedback`. Only where the person approves what was submitted, give `approve` as true.
 - `status ID`: call `workflow_status` with ID as `workflow_id`. Show its status, step and iteration, and why it ended if
   it did. `status` alone: call it without arguments, and show the newest runs.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sidecar.engine import approval
 from sidecar.engine.agent_driven.hands import Hands, refused
 from sidecar.engine.closing import clear_stale_signals, close
 from sidecar.engine.ending import RunEnds
@@ -170,17 +171,18 @@ def begin(owner: Owner, run_id: str, image: Image) -> None:
         owner.checkpoints.save(run_id, {**image.to_json(), "seq": seq, "states": states})
 
 
-def resume(owner: Owner, run_id: str, feedback: str | None) -> None:
+def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = False) -> None:
     """Go on with an open run that nobody executes, from its last boundary: from now on an agent drives it. What was
     handed out is handed out anew. The caller has its lock."""
     run = owner.journal.run(run_id)
+    approval.check(owner.journal, run, feedback=feedback, approve=approve)
     liveness.keep_open(owner.root, run_id, workspace=run.workspace, driver="agent")
     image = load(owner, run)
     try:
         with owner.database.transaction():
             for handout in owner.handouts.all_held(run_id):
                 owner.handouts.take_back(run_id, handout.task_id)
-            prepare_resume(owner, run, image, feedback)
+            prepare_resume(owner, run, image, feedback, approve=approve)
             if run.status == "running":
                 owner.journal.end(run_id, "interrupted", reason="its owner died")
             begin(owner, run_id, image)

@@ -42,7 +42,6 @@ class _Step:
 
     fill: Filling
     named_prompt: NamedPrompt
-    additions: Sequence[str]
 
 
 def hand_out(
@@ -64,12 +63,12 @@ def hand_out(
     if define is None:
         raise TypeError(f"a {getattr(step, 'type', 'step')} is not handed out")
     fill = Filling(view)
-    definition = define(step, _Step(fill, named_prompt, additions))
+    kind: str = step.type  # type: ignore[attr-defined]
+    definition = _added(kind, define(step, _Step(fill, named_prompt)), additions)
     if step.description:
         definition["description"] = step.description
     if isinstance(step, Working):
         definition |= _circumstances(step, fill)
-    kind: str = step.type  # type: ignore[attr-defined]
     return _atomic(kind, definition, fill.replacements, fill.lone, Reporting(workflow_id, key, attempt, task_id))
 
 
@@ -85,6 +84,7 @@ def hand_out_tasks(
     description: str = "",
     attempt: int = 1,
     task_id: str | None = None,
+    additions: Sequence[str] = (),
 ) -> dict[str, Any]:
     """All tasks of a `parallel_foreach` that are still to be done, as one step.
 
@@ -109,9 +109,30 @@ def hand_out_tasks(
     definition |= _named("agent", step.agent, fill)
     if step.description or description:
         definition["description"] = step.description or description
+    definition = _added("parallel_tasks", definition, additions)
     # What `items` came to stands in the contexts, item by item; a second time would only cost the agent.
     lone = _lone_source(step.items) if isinstance(step.items, str) else []
     return _atomic("parallel_tasks", definition, fill.replacements, lone, Reporting(workflow_id, key, attempt, task_id))
+
+
+def with_additions(
+    step: Mapping[str, Any], additions: Sequence[str], *, workflow_id: str, task_id: str | None
+) -> dict[str, Any]:
+    """A step that was handed out, with what was said to it since."""
+    definition = _added(step["type"], step["definition"], additions)
+    reporting = Reporting(workflow_id, step["id"], step["attempt"], task_id)
+    changed = {"definition": definition, "instructions": instructions(step["type"], definition, reporting)}
+    cleaned: dict[str, Any] = _sendable({**step, **changed})
+    return cleaned
+
+
+def _added(kind: str, definition: _Definition, additions: Sequence[str]) -> _Definition:
+    """What was said to a step stands behind all that its author wrote: in a prompt, or as notes."""
+    if not additions:
+        return definition
+    if kind == "agent":
+        return {**definition, "prompt": "\n\n".join([definition["prompt"].rstrip("\n"), *additions])}
+    return {**definition, "notes": [*definition.get("notes", ()), *additions]}
 
 
 def _atomic(
@@ -143,17 +164,14 @@ def _agent(step: AgentStep, ready: _Step) -> _Definition:
         prompt = fill.text(step.prompt or "")
         if parameters:
             definition["parameters"] = parameters
-    definition["prompt"] = "\n\n".join([prompt.rstrip("\n"), *ready.additions]) if ready.additions else prompt
+    definition["prompt"] = prompt
     return definition | _named("agent", step.agent, fill)
 
 
 def _apply_hints(step: ApplyHints, ready: _Step) -> _Definition:
     fill = ready.fill
     definition = {"file": fill.text(step.file), "hints": fill.value(step.hints)}
-    definition |= _named("agent", step.agent, fill)
-    if ready.additions:
-        definition["notes"] = list(ready.additions)
-    return definition
+    return definition | _named("agent", step.agent, fill)
 
 
 def _agent_shell_command(step: AgentShellCommand, ready: _Step) -> _Definition:

@@ -89,7 +89,7 @@ class Hands:
         if held is not None:
             if held.key == self._standing(thread):
                 self._keep_stop(thread)
-                return {"step": self._handed(thread, held.key, held.step, holder)}
+                return {"step": self._handed(thread, held.key, self._with_feedback(thread, held), holder)}
             handouts.take_back(self._run_id, thread.task_id or "")
         while True:
             action = await self._interpreter.walk(thread)
@@ -101,6 +101,7 @@ class Hands:
                 return over
             assert isinstance(action, Run | Parallel)
             key = _key(thread, action)
+            self._interpreter.work.give_feedback(key)
             try:
                 step = (
                     self._atomic(thread, action, key) if isinstance(action, Run) else self._tasks(thread, action, key)
@@ -122,6 +123,15 @@ class Hands:
         return self._owner.handouts.hand_out(
             self._run_id, thread.task_id or "", key, step, holder=holder, lease_s=lease_s
         ).step
+
+    def _with_feedback(self, thread: Thread, held: Handout) -> Any:
+        """A step that is handed out already, with what was said since; the same step in all else."""
+        texts = list(self._opened.image.unheard)
+        if not texts:
+            return held.step
+        self._interpreter.work.give_feedback(held.key)
+        self._owner.handouts.take_back(self._run_id, held.task_id)
+        return handing.with_additions(held.step, texts, workflow_id=self._run_id, task_id=thread.task_id)
 
     def _atomic(self, thread: Thread, action: Run, key: str) -> dict[str, Any]:
         context = self._interpreter.work.context(thread, action, key, 1)
@@ -155,6 +165,7 @@ class Hands:
             description=description,
             attempt=self._interpreter.ledger.start,  # no attempt is journalled: another start takes it back
             task_id=thread.task_id,
+            additions=self._opened.image.additions.get(key, ()),
         )
 
     async def _over(self, thread: Thread, action: Action) -> dict[str, Any] | None:

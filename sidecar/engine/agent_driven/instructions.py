@@ -65,7 +65,7 @@ def _circumstances(definition: Mapping[str, Any]) -> list[str]:
     if "timeout_s" in definition:
         lines.append(f"It may take {definition['timeout_s']:g} seconds; if it takes longer, it has failed.")
     if "notes" in definition:
-        lines.append("Heed `definition.notes`: they were added after the step was begun.")
+        lines.append("Heed `definition.notes`: a person said that meanwhile.")
     return lines
 
 

@@ -50,8 +50,10 @@ class Image:
     main: Thread
     counters: Counters = field(default_factory=Counters)
     definitions: dict[Path, Definition] = field(default_factory=dict)  # of what was included by name
-    additions: dict[str, list[str]] = field(default_factory=dict)  # by step key: what a redirect added
+    additions: dict[str, list[str]] = field(default_factory=dict)  # by step key: what was said to it since
     redirects: list[str] = field(default_factory=list)  # the names of those that were heard
+    answers: dict[str, str] = field(default_factory=dict)  # by step key: which addition answers what it submitted last
+    unheard: list[str] = field(default_factory=list)  # feedback that no agent has been given yet
 
     @classmethod
     def begin(cls, definition: Definition, inputs: Mapping[str, Any], script: Script) -> Image:
@@ -130,6 +132,25 @@ class Image:
         if name is not None and name not in self.redirects:
             self.redirects.append(name)
 
+    def answered(self, key: str, text: str) -> None:
+        """A step is done again with the answer to what it submitted. An earlier answer is settled, and goes."""
+        said = self.additions.setdefault(key, [])
+        if self.answers.get(key) in said:
+            said.remove(self.answers[key])
+        said.append(text)
+        self.answers[key] = text
+
+    def heard(self, key: str, text: str) -> None:
+        """Feedback goes into the prompt of a step."""
+        self.additions.setdefault(key, []).append(text)
+        if text in self.unheard:
+            self.unheard.remove(text)
+
+    def settled(self, key: str) -> None:
+        """A step is done: nothing that was said to it is needed any more."""
+        self.additions.pop(key, None)
+        self.answers.pop(key, None)
+
     def task_of(self, path: Path, action: Parallel) -> SubAgentTask:
         """The definition of a batch's tasks."""
         return self.spaces[path].definition.tasks[action.step.sub_agent_task]
@@ -162,6 +183,8 @@ class Image:
             "included": by_name,
             "additions": self.additions,
             "redirects": self.redirects,
+            "answers": self.answers,
+            "unheard": self.unheard,
         }
 
     @classmethod
@@ -180,6 +203,8 @@ class Image:
         image.definitions = definitions
         image.additions = dict(data["additions"])
         image.redirects = list(data.get("redirects", ()))
+        image.answers = dict(data.get("answers", {}))
+        image.unheard = list(data.get("unheard", ()))
         image.main = image._restored(data["thread"], None)
         return image
 

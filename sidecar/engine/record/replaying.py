@@ -69,6 +69,8 @@ def _replay_one(image: Image, event: Event, threads: dict[str, Thread]) -> None:
         image.counters.tokens += data.get("tokens") or 0
     elif event.kind == kinds.REDIRECTED:
         image.redirected(data["step"], data["text"], data.get("name"))
+    elif event.kind == kinds.FEEDBACK:
+        image.heard(data["step"], data["text"])
     thread = threads.get(data["thread"]) if "outcome" in data else None
     if thread is not None:
         if data["outcome"][0] != "failed_around":  # that may come before a boundary, which was not passed then

@@ -93,7 +93,8 @@ def _second(at: int) -> str:
 def _resumed(data: dict[str, Any]) -> str:
     changed = ", with a changed workflow" if data.get("with_changes") else ""
     said = f": {data['feedback']}" if data.get("feedback") else ""
-    return f"resumed {data.get('workflow')}, which was {data.get('was')}{changed}{said}"
+    approved = ", approved" if data.get("approved") else ""
+    return f"resumed {data.get('workflow')}, which was {data.get('was')}{changed}{approved}{said}"
 
 
 def _ended(data: dict[str, Any]) -> str:
@@ -172,6 +173,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.ANSWERED: lambda data: f"step {data.get('step')}: answered",
     kinds.GATE: lambda data: f"waits for approval of {data.get('stage')}",
     kinds.REDIRECTED: lambda data: f"step {data.get('step')}: redirected: {data.get('text')}",
+    kinds.FEEDBACK: lambda data: f"step {data.get('step')}: is told: {data.get('text')}",
     kinds.SIGNAL: _signal,
     kinds.WARNING: lambda data: f"warning: {data.get('text')}",
 }

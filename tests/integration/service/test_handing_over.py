@@ -37,7 +37,8 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
     long, journal = "x" * 1_000_000, place.owner.journal
     async with anyio.create_task_group() as tasks:
         await tasks.start(take_over, str(place.root), begin)
-        await hand_over(place.project, journal, good, feedback=long, answer={"a": [1, "é"]}, with_changes=True)
+        given = {"feedback": long, "approve": True, "answer": {"a": [1, "é"]}, "with_changes": True}
+        await hand_over(place.project, journal, good, **given)
         with pytest.raises(SidecarError, match="it is too late"):
             await hand_over(place.project, journal, bad)
         with pytest.raises(SidecarError, match="RuntimeError"):
@@ -45,7 +46,7 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
         tasks.cancel_scope.cancel()
     request = asked[0][1].pop("request")
     assert journal.run(good).details["request"]["id"] == request
-    assert asked[0] == (good, {"feedback": long, "answer": {"a": [1, "é"]}, "with_changes": True})
+    assert asked[0] == (good, given)
     assert [run_id for run_id, _ in asked] == [good, bad, worse]
     assert place.status(good) == "pending"
     assert place.status(bad) == place.status(worse) == "failed"  # nobody executed it, and nobody will

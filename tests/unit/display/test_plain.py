@@ -40,7 +40,11 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
         (run.MESSAGE, {"text": "one\ntwo"}, ["one", "two"]),
         (run.WARNING, {"text": "stale file"}, ["warning: stale file"]),
         (run.QUESTION, {"prompt": "Which?"}, ["waits for an answer: Which? (sidecar answer RUN VALUE)"]),
-        (run.GATE, {"stage": "plan"}, ["paused for approval of plan (sidecar resume RUN --feedback TEXT)"]),
+        (
+            run.GATE,
+            {"stage": "plan"},
+            ["paused for approval of plan (sidecar resume RUN --approve, or --feedback TEXT to send it back)"],
+        ),
         (run.REDIRECTED, {"text": "use tabs"}, ["redirected: use tabs"]),
         (
             run.SIGNAL,

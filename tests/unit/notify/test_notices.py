@@ -44,6 +44,7 @@ def test_a_question_and_a_gate_wait_for_somebody() -> None:
     assert (question.event, gate.event) == ("waiting", "waiting")
     assert question.text == f"Which branch?\nTo answer: sidecar answer {RUN} VALUE"
     assert gate.title == "waits for approval of design"
+    assert "--approve" in gate.text
     assert "--feedback" in gate.text
 
 

@@ -115,7 +115,7 @@ async def test_what_an_agent_says_after_it_submitted_a_stage_does_not_complete_i
     assert endings[0].status == "paused"
     assert [event["reason"] for event in world.events(run_id, "agent_ended")] == ["exited"]
     assert world.state(run_id)["out"] == ""
-    assert (await world.execute(run_id)).status == "completed"
+    assert (await world.execute(run_id, approve=True)).status == "completed"
     assert "The answer: It was approved." in "\n".join(world.lines("prompt"))
 
 

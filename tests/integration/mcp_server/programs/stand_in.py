@@ -187,8 +187,18 @@ class StandIn:
         self._note("step_complete", step_id=step_id, status=status, result=result, error=error, task_id=task_id)
         return {"success": True}
 
-    async def resume(self, workflow_id: str, feedback: str | None, answer: Any, driver: str | None) -> Json:
-        self._note("resume", workflow_id=workflow_id, feedback=feedback, answer=answer)
+    async def resume(
+        self,
+        workflow_id: str,
+        feedback: str | None,
+        answer: Any,
+        new_driver: str | None,
+        *,
+        approve: bool,
+        asker: str | None,
+    ) -> Json:
+        said = {"feedback": feedback, "answer": answer, "approve": approve, "asker": asker}
+        self._note("resume", workflow_id=workflow_id, **said)
         return {"workflow_id": workflow_id, "state": {}, "last_checkpoint": None}
 
     async def checkpoint(self, workflow_id: str, step_id: str | None, reason: str | None) -> Json:

@@ -1,0 +1,90 @@
+"""A run that waits for a person, and what the person says to it: whether that fits is decided here, for every caller.
+
+A gate is a stage or a plan that an agent submitted. Only approval lets the run pass it; words alone send it back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sidecar.errors import InputError
+from sidecar.model import run as kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.store.journal import Event, Journal, Run
+
+MAX_FEEDBACK_BYTES = 64 * 1024
+
+
+def waits_in(events: Sequence[Event]) -> dict[str, Any] | None:
+    """What a run waits for by its last events: a question, or a gate, also while its agents are still being ended."""
+    for event in reversed(events):
+        if event.kind == kinds.RUN_ENDED:
+            found: dict[str, Any] | None = event.data.get("waits")
+            return found
+        if event.kind == kinds.GATE:
+            return event.data
+        if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
+            return None
+    return None
+
+
+def waits_of(journal: Journal, run: Run) -> dict[str, Any] | None:
+    """What a paused run waits for; None where it is not paused."""
+    if run.status != "paused":
+        return None
+    return waits_in(journal.events(run.run_id, after=max(journal.last_seq(run.run_id) - 1, 0)))
+
+
+def gate_of(journal: Journal, run: Run) -> dict[str, Any] | None:
+    """The gate that a paused run stands at, if it does."""
+    waits = waits_of(journal, run)
+    return waits if waits and "stage" in waits else None
+
+
+def check(
+    journal: Journal,
+    run: Run,
+    *,
+    feedback: str | None = None,
+    approve: bool = False,
+    answer: Any = None,
+    asker: str | None = None,
+) -> None:
+    """InputError where the run cannot be resumed with this. `asker`: the run whose agent asks, where one does."""
+    _check_text(feedback)
+    waits = waits_of(journal, run)
+    gate = waits if waits and "stage" in waits else None
+    if answer is not None and (waits is None or gate is not None):
+        raise InputError(f"run {run.run_id} waits for no answer: it is {run.status}")
+    if gate is None:
+        if approve:
+            raise InputError(f"run {run.run_id} waits for no approval: it is {run.status}")
+    elif approve and asker == run.run_id:
+        raise InputError(f"an agent of run {run.run_id} cannot approve {gate['stage']!r}: that is for a person")
+    elif not approve and feedback is None:
+        raise InputError(
+            f"run {run.run_id} waits for approval of {gate['stage']!r}: approve it (--approve, in MCP approve: true), "
+            "or send it back with a text (--feedback TEXT, in MCP feedback)"
+        )
+
+
+def said_to(gate: dict[str, Any], feedback: str | None, *, approved: bool) -> str:
+    """What the agent that submitted is told when its step is done again."""
+    submitted = f"You submitted {gate['stage']!r} for approval. The answer:"
+    if not approved:
+        return f"{submitted} {feedback}\n\nIt was not approved. Change it accordingly, and submit it again."
+    remark = f"\n\n{feedback}" if feedback else ""
+    return f"{submitted} It was approved. Go on from there.{remark}"
+
+
+def _check_text(feedback: str | None) -> None:
+    if feedback is None:
+        return
+    if not feedback.strip() or "\0" in feedback:
+        raise InputError("the feedback has to be a text, without NUL characters")
+    size = len(feedback.encode("utf-8", "surrogatepass"))
+    if size > MAX_FEEDBACK_BYTES:
+        raise InputError(f"the feedback has at most {MAX_FEEDBACK_BYTES} bytes, not {size}; put the rest into a file")
