@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sidecar.model.agent_definition import Assignment
 
 _LOOKS_PER_LIMIT = 8
+_LEAST_LOOKS = 2  # also where a look takes long
+_LOOKING_SHARE = 0.1  # of the time that may go into looking
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Setting:
     secrets: Sequence[str] = ()
     kill_after_s: float
     mcp: McpConfiguration | None = None
+    files: evidence.Files | None = None  # a change in these is a sign of life; None: those in `cwd`
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +137,21 @@ class Turn:
     async def _keep_limits(self, agent: Agent, watch: LimitWatch) -> None:
         """Look often enough to tell busy from stalled, and not at all where nothing is limited."""
         limits = self.assignment.definition.limits
+        took_s = 0.0
         if limits.idle_timeout_s is not None:
-            watch.files(await anyio.to_thread.run_sync(evidence.files_token, self.setting.cwd))
+            took_s = await self._look_at_files(watch)
         while not self._keep(agent, watch):
-            await anyio.sleep(self._pause_s(watch))
+            await anyio.sleep(self._pause_s(watch, took_s))
             if limits.idle_timeout_s is not None:
                 watch.cpu(evidence.cpu_s([row.pid for row in await agent.tree.living()]))
-                watch.files(await anyio.to_thread.run_sync(evidence.files_token, self.setting.cwd))
+                took_s = await self._look_at_files(watch)
+
+    async def _look_at_files(self, watch: LimitWatch) -> float:
+        """How long it took, which is long in a large tree. The end of the turn does not wait for it."""
+        began = self._clock()
+        files = self.setting.files or evidence.Files((self.setting.cwd,))
+        watch.files(await anyio.to_thread.run_sync(files.token, abandon_on_cancel=True))
+        return self._clock() - began
 
     def _keep(self, agent: Agent, watch: LimitWatch) -> bool:
         """End the agent if a limit is reached; whether one was."""
@@ -149,11 +160,12 @@ class Turn:
             agent.request_end(reached.reason)
         return self.limit is not None
 
-    def _pause_s(self, watch: LimitWatch) -> float:
+    def _pause_s(self, watch: LimitWatch, took_s: float) -> float:
         limits = self.assignment.definition.limits
         pauses = [float("inf")]
         if (until_s := watch.next_look_s()) is not None:
             pauses.append(until_s)
         if limits.idle_timeout_s is not None:
-            pauses.append(limits.idle_timeout_s / _LOOKS_PER_LIMIT)
+            often = max(limits.idle_timeout_s / _LOOKS_PER_LIMIT, took_s / _LOOKING_SHARE)
+            pauses.append(min(often, limits.idle_timeout_s / _LEAST_LOOKS))
         return max(0.005, min(pauses))

@@ -485,25 +485,79 @@ def test_a_busy_agent_is_never_ended_as_stalled(project: Project, busy: str) -> 
     assert agent.returncode == 0
 
 
-def test_an_agent_whose_files_change_is_not_stalled(project: Project) -> None:
-    """Somebody works there for it: it uses no CPU and says nothing itself."""
+def _waiting_agent(project: Project, *arguments: str) -> subprocess.Popen[str]:
+    """In the root it uses no CPU and says nothing, until somebody writes to `over`; started, and at work."""
     os.mkfifo(project.root / "over")
-    script = "touch born; cat over; echo done"
-    project.define("waiting", adapter="command", command=["sh", "-c", script], limits={"idle_timeout": "600ms"})
-    command = [SIDECAR, "agent", "run", "waiting", "go"]
+    command = ["sh", "-c", "touch born; cat over"]
+    project.define("waiting", adapter="command", command=command, limits={"idle_timeout": "600ms"})
+    workflow = {"description": "", "steps": [{"type": "agent", "agent": "waiting", "prompt": "go"}]}
+    (project.state / "workflows").mkdir()
+    (project.state / "workflows" / "waits.yaml").write_text(yaml.safe_dump(workflow))
+    command = [SIDECAR, "flow", "run", "waits", "-q", *arguments]
     agent = subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE, text=True)
     project.wait_for("born")
+    return agent
+
+
+def _in_git(project: Project, ignored: str = "") -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project.root, check=True)
+    (project.root / ".gitignore").write_text(f".swissarmyhammer/\n{ignored}")
+
+
+def _workspace(project: Project) -> Path:
+    made = project.state / "workspaces" / "task"
+    made.mkdir(parents=True)
+    return made
+
+
+@pytest.mark.parametrize("place", ["root", "workspace", "workspace in git", "large tree", "large tree in git"])
+def test_an_agent_whose_files_change_is_not_stalled(project: Project, place: str) -> None:
+    if "git" in place:
+        _in_git(project)
+    work, arguments = project.root / "work", []
+    if "workspace" in place:
+        work, arguments = _workspace(project) / "TODO.md", ["--workspace", "task"]
+    if "large" in place:
+        for number in range(60):
+            directory = project.root / f"many-{number:02}" / "files"
+            directory.mkdir(parents=True)
+            for name in range(100):
+                (directory / f"{name}").touch()
+        work = project.root / "deeper" / "than" / "all" / "of" / "these" / "work"
+        work.parent.mkdir(parents=True)
+    agent = _waiting_agent(project, *arguments)
     began = time.monotonic()
 
     def has_worked_long_enough() -> bool:
-        (project.root / "work").write_text(str(time.monotonic()))
+        work.write_text(str(time.monotonic()))
         return time.monotonic() - began > 3
 
     until(has_worked_long_enough)
     # Without a reader there, it was ended.
     os.close(os.open(project.root / "over", os.O_WRONLY | os.O_NONBLOCK))
-    assert agent.communicate(timeout=30)[0] == "done\n"
-    assert agent.returncode == 0
+    assert agent.communicate(timeout=30)[0].startswith("completed")
+
+
+@pytest.mark.parametrize("name", ["signals", "journal", "ignored"])
+def test_what_others_write_is_no_sign_of_life_of_an_agent(project: Project, name: str) -> None:
+    _in_git(project, ignored="build/\n")
+    (project.root / "build").mkdir()
+    workspace = _workspace(project)
+    agent = _waiting_agent(project, "--workspace", "task")
+    files = {
+        "signals": [workspace / ".stop", workspace / ".abort.receipt.json", project.root / ".stop.receipt.json"],
+        "journal": [project.state / "sidecar.db-elsewhere", project.state / "runs" / "other.log"],
+        "ignored": [project.root / "build" / "output"],
+    }[name]
+
+    def was_ended() -> bool:
+        for file in files:
+            file.write_text(str(time.monotonic()))
+        return agent.poll() is not None
+
+    until(was_ended)
+    assert "file change" in agent.communicate(timeout=30)[0]
+    assert agent.returncode == 3
 
 
 # --- secrets

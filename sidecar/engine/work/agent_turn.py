@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.agents.adapters import ADAPTERS, events
 from sidecar.agents.adapters.account import json_in
+from sidecar.agents.evidence import Files
 from sidecar.agents.stream import Output
 from sidecar.agents.turn import Setting, Started, Turn
 from sidecar.catalog import agents, prompts
@@ -205,6 +206,7 @@ def _setting(context: Context, order: Order, definition: AgentDefinition) -> Set
         secrets=(*around.secrets, *around.settings.secret_values(definition.env)),
         kill_after_s=around.settings.kill_after_s,
         mcp=_mcp(around.mcp, order.task_id),
+        files=Files((around.root, order.cwd), around.workspace),
     )
 
 
