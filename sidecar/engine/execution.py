@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine import approval, steering
+from sidecar.engine import approval, exclusive, steering
 from sidecar.engine.closing import asked_meanwhile, clear_stale_signals, close, end_unheld, take_back_beginning
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.finishing import end_between, finish
@@ -120,6 +120,7 @@ class Execution:
             if (ending := self._not_executed(run)) is not None:
                 return ending
             approval.check(self.owner.journal, run, feedback=self._feedback, approve=self._approve)
+            exclusive.refuse_second(self.owner.journal, root, run.workflow, run.workspace, self.run_id)
             environment = run.details.get("environment") or self.owner.environment
             self._log = RunLog(root, self.run_id, self.owner.settings.secret_values(environment))
             try:

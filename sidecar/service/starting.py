@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
 from sidecar.catalog import workflows
-from sidecar.engine import validate
+from sidecar.engine import exclusive, validate
 from sidecar.errors import DefinitionError, InputError, Problem, SignalError
 from sidecar.model import duration, ulid
 from sidecar.model.parameters import bind
@@ -86,15 +86,17 @@ def created(
     definition = prepared.definition
     with liveness.begin(root, run_id, workspace=prepared.workspace, driver=driver):
         try:
-            journal.create(
-                run_id,
-                definition.name,
-                definition=json.dumps(definition.record()),
-                inputs=prepared.inputs,
-                workspace=prepared.workspace,
-                driver=driver,
-                details=details,
-            )
+            with journal.transaction():
+                exclusive.refuse_second(journal, root, definition.name, prepared.workspace)
+                journal.create(
+                    run_id,
+                    definition.name,
+                    definition=json.dumps(definition.record()),
+                    inputs=prepared.inputs,
+                    workspace=prepared.workspace,
+                    driver=driver,
+                    details=details,
+                )
         except BaseException:
             liveness.forget(root, run_id)
             raise
@@ -112,6 +114,7 @@ def begin_again(root: str, journal: Journal, run: Run, driver: Driver) -> list[s
     comes later is for it. One that has not ended goes on as it is. The caller has its lock. What to warn of."""
     if run.status in OPEN or run.status == "completed":
         return []
+    exclusive.refuse_second(journal, root, run.workflow, run.workspace, run.run_id)
     warnings = clear_ended(root, run.run_id)
     liveness.begin_again(root, run.run_id, workspace=run.workspace, driver=driver)
     journal.begin_again(run.run_id)

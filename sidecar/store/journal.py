@@ -13,6 +13,7 @@ from sidecar.store.sealed import dump, load, plain, seal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from sidecar.store.db import Database
 
@@ -89,6 +90,10 @@ class Journal:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Several calls as one: all of it or nothing, and nobody else writes in between."""
+        return self._db.transaction()
 
     def create(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine import approval
+from sidecar.engine import approval, exclusive
 from sidecar.engine.agent_driven.hands import Hands, refused
 from sidecar.engine.closing import clear_stale_signals, close
 from sidecar.engine.ending import RunEnds
@@ -176,6 +176,7 @@ def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = F
     handed out is handed out anew. The caller has its lock."""
     run = owner.journal.run(run_id)
     approval.check(owner.journal, run, feedback=feedback, approve=approve)
+    exclusive.refuse_second(owner.journal, owner.root, run.workflow, run.workspace, run_id)
     liveness.keep_open(owner.root, run_id, workspace=run.workspace, driver="agent")
     image = load(owner, run)
     try:

@@ -36,6 +36,58 @@ def test_it_works_until_the_status_says_complete(project: Project) -> None:
     assert (project.root / "where").read_text().strip() == str(project.root.resolve())
 
 
+def test_a_workspace_that_is_complete_costs_no_turn(project: Project) -> None:
+    (project.workspace / ".status.json").write_text('{"complete": true}')
+    code, out, _ = project.finished(project.iterate())
+    assert (code, project.turns(), project.last().status) == (0, 0, "completed")
+    assert "Nothing to do: .swissarmyhammer/workspaces/my-task/.status.json says that the work is complete." in out
+
+
+@pytest.mark.parametrize("content", ['{"complete": false}', '{"complete": "true"}', "{", "[]"])
+def test_an_old_status_that_does_not_say_complete_is_no_completion(project: Project, content: str) -> None:
+    (project.workspace / ".status.json").write_text(content)
+    process = project.iterate()
+    project.report(complete=True)
+    assert (project.finished(process)[0], project.turns()) == (0, 1)
+
+
+def test_a_second_run_on_a_workspace_is_refused_while_the_first_has_it(project: Project) -> None:
+    first = project.iterate()
+    project.wait_for_turn()
+    run_id = project.last().run_id
+    for arguments in ([], ["--detach"], ["--json"]):
+        code, out, err = project.finished(project.iterate(*arguments))
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert f"run {run_id}" in err
+    assert project.last().run_id == run_id
+    project.report(worked=True)
+    project.tell(f"touch {project.workspace}/.stop")
+    assert project.finished(first)[0] == 0
+    assert project.last().status == "stopped"
+    second = project.iterate()
+    project.wait_for_turn()
+    code, _, err = project.run("resume", run_id)
+    assert code == 2
+    assert f"run {project.last().run_id}" in err
+    project.report(complete=True)
+    assert project.finished(second)[0] == 0
+
+
+def test_another_workspace_is_free_and_so_is_one_whose_run_was_interrupted(project: Project) -> None:
+    first = project.iterate()
+    project.wait_for_turn()
+    other = project.workspace.with_name("other")
+    other.mkdir()
+    (other / "INSTRUCTIONS.md").write_text("Count.\n")
+    (other / ".status.json").write_text('{"complete": true}')
+    assert project.run("iterate", "other")[0] == 0
+    first.kill()
+    project.finished(first)
+    project.until(lambda: not project.tagged())
+    (project.workspace / ".status.json").write_text('{"complete": true}')
+    assert project.finished(project.iterate())[0] == 0
+
+
 def test_at_the_maximum_of_iterations_it_ends_with_exit_code_3(project: Project) -> None:
     process = project.iterate("-p", "max_iterations=2")
     project.report(worked=True)

@@ -37,7 +37,7 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
     long, journal = "x" * 1_000_000, place.owner.journal
     async with anyio.create_task_group() as tasks:
         await tasks.start(take_over, str(place.root), begin)
-        given = {"feedback": long, "approve": True, "answer": {"a": [1, "é"]}, "with_changes": True}
+        given: dict[str, Any] = {"feedback": long, "approve": True, "answer": {"a": [1, "é"]}, "with_changes": True}
         await hand_over(place.project, journal, good, **given)
         with pytest.raises(SidecarError, match="it is too late"):
             await hand_over(place.project, journal, bad)
