@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +14,7 @@ from sidecar.errors import AgentFailed, ConfigError
 
 Name = Literal["cgroup", "reaper", "sweep"]
 Setting = Literal["auto", "cgroup", "reaper", "sweep"]
+_PROC = "/proc/self/stat"
 
 _CANNOT_CATCH: dict[Name, str] = {
     "cgroup": "work handed to a service outside (docker, systemd-run, at, cron); a root agent's process that moves "
@@ -58,6 +60,7 @@ class Report:
 
 def choose(setting: Setting = "auto") -> Containment:
     """The best that works here, or the one that was asked for."""
+    _refuse_blind()
     missing = _missing(setting)
     if setting == "auto":
         name = next(name for name in _names() if name not in missing)
@@ -74,6 +77,15 @@ def report(setting: Setting = "auto") -> Report:
     better = _names()[: _names().index(name)]
     why = tuple((other, missing.get(other, f"the setting asks for {name!r}")) for other in better)
     return Report(name, setting != "auto", why, _CANNOT_CATCH[name])
+
+
+def _refuse_blind() -> None:
+    """On Linux every containment, and psutil too, finds the processes to end in /proc."""
+    if sys.platform == "linux" and not os.path.exists(_PROC):
+        raise AgentFailed(
+            "no agent or command can be started here: /proc is not mounted, and without it processes cannot be found "
+            "to be ended; mount it (mount -t proc proc /proc)"
+        )
 
 
 def _names() -> tuple[Name, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -178,11 +177,9 @@ def daemon_lock(root: str) -> Iterator[Callable[[], bool]]:
     except OSError as error:
         raise SidecarError(f"cannot open {path}: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
-            raise SidecarError(f"{root} has a daemon already: process {holder}") from None
+        holder = liveness.lock_or_holder(file)
+        if holder is not None:
+            raise SidecarError(f"{root} has a daemon already: process {holder}")
         os.ftruncate(file, os.pwrite(file, b"%d\n" % os.getpid(), 0))
         yield lambda: _is_at(path, file)
     finally:

@@ -59,16 +59,9 @@ class RunLock:
         self._file = file
 
     def _lock(self, file: int, within_s: float) -> None:
-        deadline = time.monotonic() + within_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:  # an owner, or somebody who only looks whether there is one: that is over at once
-                if time.monotonic() > deadline:
-                    holder = os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
-                    raise RunBusy(f"run {self._run_id} is already being executed, by process {holder}") from None
-                time.sleep(0.002)
+        holder = lock_or_holder(file, within_s)
+        if holder is not None:
+            raise RunBusy(f"run {self._run_id} is already being executed, by process {holder}")
 
     def _unwritable(self, error: OSError) -> StoreError:
         where = f"{error.filename or self._directory}: {error.strerror}"
@@ -118,6 +111,19 @@ class Mark:
         standing, _, workspace = rest.partition("\n")
         workspace = workspace.removeprefix("Workspace: ").removesuffix("\n")
         return Mark(driver.removeprefix("Driver: "), workspace or None, standing.removeprefix("Standing: ").split())
+
+
+def lock_or_holder(file: int, within_s: float = _GLANCE_S) -> str | None:
+    """Lock a file for this process alone, or the pid that its holder wrote into it."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return None
+        except BlockingIOError:  # a holder, or somebody who only looks whether there is one: that is over at once
+            if time.monotonic() > deadline:
+                return os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
+            time.sleep(0.002)
 
 
 # --- from a beginning to an end

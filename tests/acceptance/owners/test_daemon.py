@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,26 @@ def test_a_project_has_one_daemon(project: Project) -> None:
     assert daemon.end() == 0
     assert not (project.own / "sidecar.sock").exists()
     assert not (project.own / "handover.sock").exists()
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    with suppress(psutil.Error):
+        return str(path) in {file.path for file in psutil.Process(pid).open_files()}
+    return False
+
+
+def test_a_daemon_starts_while_somebody_looks_at_its_lock(project: Project) -> None:
+    """As `sidecar doctor` does for a moment."""
+    lock = project.own / "sidecar.lock"
+    with lock.open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        with (project.root / "log").open("w") as log:
+            daemon = project.start("daemon", stderr=log)
+        project.until(lambda: daemon.poll() is not None or _has_open(daemon.pid, lock))
+    project.until(lambda: daemon.poll() is not None or (project.own / "sidecar.sock").exists())
+    assert daemon.poll() is None, (project.root / "log").read_text()
+    daemon.terminate()
+    assert daemon.wait(DEADLINE_S) == 0
 
 
 def test_a_daemon_whose_place_is_taken_away_ends_and_so_do_its_agents(working: Project) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+
+from tests.acceptance.runs.conftest import SIDECAR
 
 if TYPE_CHECKING:
     from tests.acceptance.runs.conftest import Flows
@@ -46,6 +49,19 @@ def failing(flows: Flows, *arguments: str) -> str:
     code, out, err = flows.run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1), (out, err)
     return err
+
+
+def test_without_proc_a_run_is_refused_in_plain_words(greeting: Flows) -> None:
+    probe = ["unshare", "-rm", "true"]
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("no user and mount namespaces on this machine")
+    hidden = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    command = [*hidden, SIDECAR, "flow", "run", "greeting", "Ada"]
+    ended = subprocess.run(
+        command, cwd=greeting.root, env=greeting.environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
+    assert ended.stderr.startswith("sidecar: no agent or command can be started here: /proc is not mounted")
 
 
 # --- the list
