@@ -121,3 +121,75 @@ def test_what_a_file_says_cannot_command_the_terminal(root: Path) -> None:
 def test_a_project_without_workflows_has_no_problems(root: Path) -> None:
     ended = validate(root)
     assert (ended.returncode, ended.stdout) == (0, "no workflows, no problems\n")
+
+
+def test_a_workflow_without_a_step_is_refused_by_validate_and_by_flow_run_alike(root: Path) -> None:
+    write(root, "empty", "description: x\nsteps: []\n")
+    told = f"{WORKFLOWS}/empty.yaml:2: `steps` is empty: there is nothing to do"
+    checked = validate(root)
+    assert (checked.returncode, checked.stdout.splitlines()[0][: len(told)]) == (2, told)
+    command = [SIDECAR, "flow", "run", "empty"]
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert told in ended.stderr
+
+
+WRONG = """\
+state_schema:
+  raw: {files: array}
+steps:
+  - type: user_message
+    message: "{{ fils }}"
+  - {type: parallel_foreach, items: "{{ files }}", sub_agent_task: nobody}
+  - {type: include_workflow, workflow: nowhere}
+  - type: while
+    condition: "{{ files.length }}"
+    body:
+      - {type: user_message, message: "{{ another }}"}
+"""
+FOUND = [
+    "unknown name 'fils'",
+    "unknown sub-agent task 'nobody'",
+    "no such workflow: nowhere",
+    "unknown name 'another'",
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (f"descripton: x\n{WRONG}", "unknown key 'descripton'"),
+        (f"description: x\n{WRONG}description: y\n", "'description' is there twice"),
+        (f"description: [x]\n{WRONG}", "`description` has to be text"),
+        (f"limits: {{max_duration: soon}}\n{WRONG}", "'soon' is not a duration"),
+        (f"yes: x\n{WRONG}", "the key True is not text"),
+        (WRONG.replace("    message:", "    sevrity: x\n    message:"), "unknown key 'sevrity'"),
+        (WRONG.replace('condition: "{{ files.length }}"', "max_iterations: 3"), "`condition` is missing"),
+        (WRONG.replace("type: while", "type: whille"), "unknown step type 'whille'"),
+        (WRONG.replace("sub_agent_task: nobody", "sub_agent_task: nobody, zzz: 1"), "unknown key 'zzz'"),
+    ],
+)
+def test_what_is_wrong_in_structure_hides_no_other_problem(root: Path, wrong: str, problem: str) -> None:
+    write(root, "w", wrong)
+    found = [finding["message"] for finding in json.loads(validate(root, "--json").stdout)["findings"]]
+    for told in (problem, *FOUND):
+        assert [message for message in found if told in message], (told, found)
+    assert len(found) == 1 + len(FOUND), found
+
+
+def test_a_name_that_a_wrong_part_may_have_declared_is_not_called_unknown(root: Path) -> None:
+    write(root, "w", "stat_schema: {raw: {files: array}}\n" + 'steps: [{type: user_message, message: "{{ files }}"}]\n')
+    found = json.loads(validate(root, "--json").stdout)["findings"]
+    assert [finding["message"].partition(";")[0] for finding in found] == ["unknown key 'stat_schema'"]
+
+
+def test_an_import_that_is_wrong_hides_nothing_of_its_importer(root: Path) -> None:
+    write(root, "part", "zzz: 1\nsub_agent_tasks: {t: {steps: [{type: user_message, message: '{{ lost }}'}]}}\n")
+    steps = "[{type: parallel_foreach, items: [1], sub_agent_task: t}, {type: user_message, message: '{{ nobody }}'}]"
+    write(root, "w", f"imports: [part.yaml]\nsteps: {steps}\n")
+    found = json.loads(validate(root, "w", "--json").stdout)["findings"]
+    assert {finding["message"].partition(":")[0].partition(";")[0] for finding in found} == {
+        "unknown name 'nobody'",
+        "unknown key 'zzz'",
+        "unknown name 'lost'",
+    }
