@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -15,11 +16,26 @@ from sidecar.errors import ConfigError
 from sidecar.model import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
 
 MASK = "********"
 _PREFIX = "SIDECAR_"
 _SHORTEST_SECRET = 6
+_WORDS = {  # by how the validator's own words for it begin: string_type, bool_parsing, int_from_float
+    "string": "has to be text; put it in quotes",
+    "bool": "has to be true or false",
+    "int": "has to be a whole number",
+    "float": "has to be a number",
+    "finite": "has to be a number",
+    "tuple": "has to be a list",
+    "dict": "has to be a mapping, `name: value` on each line",
+    "model": "has to be a mapping, `name: value` on each line",
+    "missing": "is missing",
+    "too": "must not be empty",
+    "invalid": "is no name of a setting",
+}
 
 
 def _words(value: object) -> object:
@@ -174,7 +190,7 @@ def refuse_foreign(root: str, environment: Mapping[str, str]) -> None:
         return
     # Not the project's own file: it would say so of itself.
     said = {**_from_file(layout.user_config()), **_from_environment(environment)}
-    safe = _checked({"safe_projects": said.get("safe_projects", ())}, "settings").safe_projects
+    safe = _checked({"safe_projects": said.get("safe_projects", ())}).safe_projects
     if any(one == "*" or os.path.realpath(os.path.expanduser(one)) == root for one in safe):
         return
     raise ConfigError(
@@ -184,13 +200,22 @@ def refuse_foreign(root: str, environment: Mapping[str, str]) -> None:
 
 
 def read(root: str, environment: Mapping[str, str], **flags: object) -> Settings:
-    """The settings that hold in a project, only to look at them."""
+    """The settings that hold in a project, only to look at them. ConfigError has everything that is wrong with them."""
     settings: dict[str, Any] = {}
+    problems: list[str] = []
     for path in (layout.user_config(), layout.project_config(root)):
-        settings.update(_from_file(path))
-    settings.update(_from_environment(environment))
+        found = _in_file(path)
+        settings.update(found.values)
+        problems += found.problems
+    given = _from_environment(environment)
+    for name, value in given.items():
+        variable = _PREFIX + name.upper()
+        problems += [".".join(map(str, (variable, *rest))) + f": {text}" for (_, *rest), text in _wrong({name: value})]
+    if problems:
+        raise ConfigError("; ".join(problems))
+    settings.update(given)
     settings.update({name: value for name, value in flags.items() if value is not None})
-    return _checked(settings, "settings")
+    return _checked(settings)
 
 
 def origins(root: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -215,24 +240,72 @@ def _masked_url(url: str | None) -> str | None:
     return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}/{MASK}"
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What a settings file says, and what is wrong with it as `file:line: message`."""
+
+    values: dict[str, Any]
+    problems: list[str]
+
+
 def _from_file(path: str) -> dict[str, Any]:
+    found = _in_file(path)
+    if found.problems:
+        raise ConfigError("; ".join(found.problems))
+    return found.values
+
+
+def _in_file(path: str) -> _File:
     try:
         with open(path, encoding="utf-8", opener=layout.open_at_once) as file:
-            content = yaml.safe_load(file)
+            text = file.read()
     except FileNotFoundError:
-        return {}
+        return _File({}, [])
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        return _File({}, [f"cannot read {path}: {error.strerror}"])
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+        return _File({}, [f"cannot read {path}: {error}"])
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        content = {} if root is None else loader.construct_document(root)
     except Exception as error:  # not YAMLError alone: PyYAML raises ValueError or KeyError for `2026-99-99`, `!!bool x`
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        said = getattr(error, "problem", None) or error
+        return _File({}, [f"{path}{line}: this is not YAML: {' '.join(str(said).split())}"])
     if content is None:
-        return {}
+        return _File({}, [])
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a settings file is a mapping, `name: value` on each line")
-    _checked(content, path)
-    return content
+        return _File({}, [f"{path}:1: a settings file is a mapping, `name: value` on each line"])
+    wrong = [(line, f"{key!r} is there twice") for key, line in _twice(root)]
+    wrong += [(_line(root, location), _named(location, text)) for location, text in _wrong(content)]
+    return _File(content, [f"{path}:{line}: {text}" for line, text in sorted(wrong)])
+
+
+def _twice(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
+    """Keys that a mapping has twice: the first would be overridden without a word."""
+    seen: set[str] = set()
+    for key, _ in node.value if node is not None else ():
+        if isinstance(key, yaml.ScalarNode):
+            if key.value in seen:
+                yield key.value, key.start_mark.line + 1
+            seen.add(key.value)
+
+
+def _line(node: yaml.Node | None, location: Sequence[int | str]) -> int:
+    """The line of an entry; of the nearest one around it, where it is not there."""
+    line = 1
+    for part in location:
+        found: tuple[yaml.Node, yaml.Node] | None = None
+        if isinstance(node, yaml.MappingNode):
+            found = next((pair for pair in reversed(node.value) if pair[0].value == str(part)), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            found = (node.value[part], node.value[part])
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -241,15 +314,48 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in named.items() if value}
 
 
-def _checked(values: dict[str, Any], where: str) -> Settings:
+def _checked(values: dict[str, Any]) -> Settings:
+    wrong = [_named(location, text) for location, text in _wrong(values)]
+    if wrong:
+        raise ConfigError(f"settings: {'; '.join(wrong)}")
+    return Settings.model_validate(values)
+
+
+def _wrong(values: dict[str, Any]) -> list[tuple[tuple[int | str, ...], str]]:
+    """Everything that is wrong: where, and in what words."""
     try:
-        return Settings.model_validate(values)
+        Settings.model_validate(values)
     except ValidationError as error:
-        problem = error.errors()[0]
-        name = ".".join(map(str, problem["loc"]))
-        if problem["type"] == "extra_forbidden":
-            known = (Settings if len(problem["loc"]) == 1 else Notify).model_fields
-            near = get_close_matches(str(problem["loc"][-1]), known, 1)
+        return [(detail["loc"], _message(detail)) for detail in error.errors(include_url=False)]
+    return []
+
+
+def _named(location: Sequence[int | str], text: str) -> str:
+    return text if text.startswith("unknown setting") else f"{'.'.join(map(str, location))}: {text}"
+
+
+def _message(detail: ErrorDetails) -> str:
+    """What is wrong and what would be right. What was given is shown where it cannot be a secret."""
+    context, location = detail.get("ctx", {}), detail["loc"]
+    match detail["type"]:
+        case "extra_forbidden":
+            known = (Settings if len(location) == 1 else Notify).model_fields
+            near = get_close_matches(str(location[-1]), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(sorted(known))}"
-            raise ConfigError(f"{where}: unknown setting {name!r}; {hint}") from None
-        raise ConfigError(f"{where}: {name}: {problem['msg'].removeprefix('Value error, ')}") from None
+            return f"unknown setting {'.'.join(map(str, location))!r}; {hint}"
+        case "value_error":
+            return str(context["error"])
+        case "literal_error":
+            return f"{detail['input']!r} is not {context['expected']}"
+        case "string_pattern_mismatch":
+            return "has to begin with http:// or https://, or to name a variable: $NAME"
+        case "string_too_short":
+            return f"has to have {context['min_length']} characters or more"
+        case "greater_than" | "greater_than_equal" | "less_than_equal":
+            bounds = {"gt": "more than {}", "ge": "{} or more", "le": "{} or less"}
+            (bound,) = (text.format(f"{context[key]:g}") for key, text in bounds.items() if key in context)
+            return f"has to be {bound}, not {detail['input']!r}"
+        case kind if kind.partition("_")[0] in _WORDS:
+            return _WORDS[kind.partition("_")[0]]
+        case _:
+            return str(detail["msg"])

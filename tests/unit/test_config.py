@@ -123,8 +123,32 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(fs: FakeFilesystem) -
 
 @pytest.mark.usefixtures("home")
 def test_a_wrong_variable_is_refused() -> None:
-    with pytest.raises(ConfigError, match="watcher"):
+    with pytest.raises(ConfigError, match="SIDECAR_WATCHER: 'sometimes' is not 'auto'"):
         config.load(ROOT, {"SIDECAR_WATCHER": "sometimes"})
+
+
+@pytest.mark.usefixtures("home")
+def test_everything_that_is_wrong_is_told_at_once_with_its_line_and_in_plain_words(fs: FakeFilesystem) -> None:
+    user_file(fs, "# mine\nwather: polling\n")
+    text = "kill_after_s: soon\nkeep_runs: 0\n\nnotify:\n  - type: desktop\n  - type: ntfi\n    every: 1.5\n"
+    project_file(fs, text + "metrics: 3\nhttp_token: short\nkeep_runs: 5.5\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(ROOT, {"SIDECAR_WATCHER": "x", "SIDECAR_NOTIFY": '[{"type": "desktop", "every": 0}]'})
+    user, project = layout.user_config(), layout.project_config(ROOT)
+    assert str(caught.value) == "; ".join(
+        [
+            f"{user}:2: unknown setting 'wather'; did you mean 'watcher'?",
+            f"{project}:1: kill_after_s: has to be a number",
+            f"{project}:6: notify.1.type: 'ntfi' is not 'desktop', 'ntfy', 'webhook' or 'command'",
+            f"{project}:7: notify.1.every: has to be a whole number",
+            f"{project}:8: metrics: has to be true or false",
+            f"{project}:9: http_token: has to have 16 characters or more",
+            f"{project}:10: 'keep_runs' is there twice",
+            f"{project}:10: keep_runs: has to be a whole number",
+            "SIDECAR_WATCHER: 'x' is not 'auto', 'inotify', 'watchdog' or 'polling'",
+            "SIDECAR_NOTIFY.0.every: has to be 1 or more, not 0",
+        ]
+    )
 
 
 @pytest.mark.usefixtures("home")
@@ -166,12 +190,12 @@ def test_a_way_to_notify_that_cannot_work_is_refused_with_its_place(
     project_file(fs, f"notify: [{entry}]\n")
     with pytest.raises(ConfigError) as caught:
         config.load(ROOT, {})
-    assert str(caught.value).startswith(f"{layout.project_config(ROOT)}: {message}")
+    assert str(caught.value).startswith(f"{layout.project_config(ROOT)}:1: {message}")
 
 
 @pytest.mark.usefixtures("home")
 def test_a_variable_that_is_no_json_is_refused() -> None:
-    with pytest.raises(ConfigError, match="notify: as a variable it is JSON, and this is not"):
+    with pytest.raises(ConfigError, match="SIDECAR_NOTIFY: as a variable it is JSON, and this is not"):
         config.load(ROOT, {"SIDECAR_NOTIFY": "desktop"})
 
 

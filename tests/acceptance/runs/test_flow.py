@@ -64,6 +64,16 @@ def test_without_proc_a_run_is_refused_in_plain_words(greeting: Flows) -> None:
     assert ended.stderr.startswith("sidecar: no agent or command can be started here: /proc is not mounted")
 
 
+def test_settings_that_are_wrong_are_told_all_at_once_with_their_lines(greeting: Flows) -> None:
+    (greeting.state / "config.yaml").write_text("kill_after_s: soon\nkeep_runs: 0\n")
+    greeting.environment["SIDECAR_WATCHER"] = "eyes"
+    path = greeting.state / "config.yaml"
+    assert failing(greeting, "flow", "run", "greeting", "Ada") == (
+        f"sidecar: {path}:1: kill_after_s: has to be a number; {path}:2: keep_runs: has to be 1 or more, not 0; "
+        "SIDECAR_WATCHER: 'eyes' is not 'auto', 'inotify', 'watchdog' or 'polling'\n"
+    )
+
+
 # --- the list
 
 
