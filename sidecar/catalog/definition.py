@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from sidecar.catalog import kinds
-from sidecar.catalog.json_values import not_json
+from sidecar.catalog import json_values, kinds
 from sidecar.errors import DefinitionError
 from sidecar.model.language import PATTERN_WORDS
 from sidecar.model.numbering import numbered
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     Location = tuple[int | str, ...]
 
 WRAPPER = "workflow"
-_STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
+STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
 # What the first drafts of the language had, and what serves instead.
 _NOT_TAKEN = {
     "orchestrator_behavior": "the orchestrator's prompt says how it behaves",
@@ -56,25 +55,28 @@ def prefix(value: object) -> tuple[str, ...]:
 
 def parse(document: Document) -> Workflow:
     """The workflow in a file, every step with an id; DefinitionError has every problem."""
-    problems = list(not_json(document))
-    if problems:  # nothing that is checked below could be said sensibly of such values
-        raise DefinitionError(problems)
+    found = list(json_values.not_json(document))
+    told = {location for location, _ in found}  # of which there is nothing more to say
     where = prefix(document.value)
-    value = document.value[WRAPPER] if where else document.value
+    value = json_values.replaced(document.value) if found else document.value
+    value = value[WRAPPER] if where else value
     if not isinstance(value, dict):
-        raise DefinitionError([document.problem(where, "a workflow is a mapping, `name: value` on each line")])
-    found = [((*where, *location), "`" + str(location[-1]) + "` has no value") for location in kinds.empty_keys(value)]
-    empty = {location for location, _ in found}
+        found = found or [(where, "a workflow is a mapping, `name: value` on each line")]
+        raise DefinitionError([*document.problems, *(document.problem(*each) for each in found)])
+    for location in kinds.empty_keys(value):
+        if (*where, *location) not in told:
+            found.append(((*where, *location), f"`{location[-1]}` has no value"))
+    told |= {location for location, _ in found}
     found += _duplicate_ids(value, where)
     workflow = None
     try:
         workflow = Workflow.model_validate(value)
     except ValidationError as error:
         details = [_problem(detail, where) for detail in error.errors(include_url=False) if not _is_echo(detail)]
-        found += [(location, message) for location, message in details if location not in empty]
-    if workflow is None or found:
-        found.sort(key=lambda entry: document.place(entry[0]))
-        raise DefinitionError([document.problem(location, message) for location, message in found])
+        found += [(location, message) for location, message in details if location not in told]
+    if workflow is None or found or document.problems:
+        problems = [*document.problems, *(document.problem(location, message) for location, message in found)]
+        raise DefinitionError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
     return numbered(workflow)
 
 
@@ -157,7 +159,7 @@ def _ids(value: object, location: Location) -> Iterator[tuple[str, Location]]:
         return
     for key, child in value.items():
         here = (*location, key)
-        if key in _STEP_LISTS and isinstance(child, list):
+        if key in STEP_LISTS and isinstance(child, list):
             for index, step in enumerate(child):
                 if isinstance(step, dict) and isinstance(step.get("id"), str):
                     yield step["id"], (*here, index, "id")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sidecar.catalog import definition, yaml_format
+from sidecar.catalog import definition, remains, yaml_format
 from sidecar.errors import DefinitionError
 from sidecar.model import expressions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from sidecar.catalog.lookup import Source
+    from sidecar.catalog.remains import Out
     from sidecar.catalog.yaml_format import Document
     from sidecar.errors import Problem
     from sidecar.model.expressions import Site
@@ -32,6 +33,7 @@ class Definition:
     workflow: Workflow
     document: Document
     imports: Mapping[str, Definition]  # by the path that the file has for it
+    lost: Container[str] = ()  # where only a part of the file is right: words of the rest, and of lost imports
 
     @property
     def components(self) -> dict[str, Definition]:
@@ -68,6 +70,22 @@ def load(path: str, name: str, source: Source, directory: str) -> Definition:
     return loaded
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A workflow as far as it and its imports are right; None where there is none. What was left out, by file."""
+
+    definition: Definition | None
+    problems: tuple[Problem, ...]
+    out: dict[str, tuple[Document, tuple[Out, ...]]]
+
+
+def examine(path: str, name: str, source: Source, directory: str) -> Examined:
+    """As `load`, but what is wrong is left out, and not a reason to stop."""
+    loading = _Loading(source, os.path.realpath(directory), {}, [], keep_remains=True)
+    loaded = loading.file(path, name, ())
+    return Examined(loaded, tuple(_in_file_order(loading.problems)), loading.out)
+
+
 def restore(record: Mapping[str, Any]) -> Definition:
     """A definition as `record` gave it, whatever became of its files."""
     return _restored(record, record["path"], record["name"])
@@ -95,23 +113,32 @@ class _Loading:
     directory: str
     known: dict[str, Definition | None]
     problems: list[Problem]
+    keep_remains: bool = False
+    out: dict[str, tuple[Document, tuple[Out, ...]]] = field(default_factory=dict)
 
     def file(self, path: str, name: str, chain: tuple[str, ...]) -> Definition | None:
         """The definition in a file; None where it has problems, which are noted."""
         try:
-            document = yaml_format.load(path)
+            document = yaml_format.load_all(path)
         except DefinitionError as error:
             self.problems += error.problems
             return None
         workflow = None
+        lost: Container[str] = ()
         try:
             workflow = definition.parse(document)
         except DefinitionError as error:
             self.problems += error.problems
+            left = remains.of(document) if self.keep_remains else None
+            if left is not None:
+                workflow, lost = left.workflow, left.lost
+                self.out[path] = (document, left.out)
         imports = self._imports(document, (*chain, os.path.realpath(path)))
         if workflow is None:
             return None
-        loaded = Definition(name, self.source, path, workflow, document, imports)
+        if len(imports) < len(workflow.imports):
+            lost = remains.Everything()
+        loaded = Definition(name, self.source, path, workflow, document, imports, lost)
         self._check_names(loaded)
         return loaded
 
@@ -147,7 +174,7 @@ class _Loading:
             circle = [*chain[chain.index(real) :], real]
             return f"imports go in a circle: {' → '.join(os.path.relpath(path, self.directory) for path in circle)}"
         if not _exists_as_spelled(real, self.directory):
-            return f"no such file: {target}"
+            return f"no such file: {target if target.isprintable() else repr(target)}"
         return None
 
     def _check_names(self, loaded: Definition) -> None:

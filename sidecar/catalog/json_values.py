@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.catalog.yaml_format import Document
-    from sidecar.errors import Problem
 
     Location = tuple[int | str, ...]
 
 
-def not_json(document: Document) -> Iterator[Problem]:
-    """Every value of a document that no JSON text stands for."""
-    for location, message in _misfits(document.value, ()):
-        yield document.problem(location, message)
+def replaced(value: Any) -> Any:
+    """The value with nothing in the place of what JSON cannot say, and without keys that are not text."""
+    if isinstance(value, dict):
+        return {key: replaced(child) for key, child in value.items() if isinstance(key, str) and not _in_scalar(key)}
+    if isinstance(value, list):
+        return [replaced(item) for item in value]
+    return None if _in_scalar(value) else value
+
+
+def not_json(document: Document) -> Iterator[tuple[Location, str]]:
+    """Every value of a document that no JSON text stands for, and what is wrong with it."""
+    yield from _misfits(document.value, ())
 
 
 def _misfits(value: object, location: Location) -> Iterator[tuple[Location, str]]:

@@ -116,7 +116,7 @@ def _parts(text: str, path: str) -> tuple[FrontMatter, str, int]:
 
 
 def _front_matter(document: Document) -> FrontMatter:
-    problems = list(not_json(document))
+    problems = [document.problem(location, message) for location, message in not_json(document)]
     if not problems and not isinstance(document.value, dict | None):
         problems = [document.problem((), "the front matter is a mapping, `name: value` on each line")]
     if problems:

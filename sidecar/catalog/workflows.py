@@ -49,20 +49,29 @@ class Heading:
 
 def find(root: str, name: str) -> Definition:
     """The workflow of that name with its imports. A broken file is an error, never a reason to take the next one."""
+    return imports.load(*locate(root, name))
+
+
+def load(path: str) -> Definition:
+    """The workflow in a file that need not be in any of the directories; its imports stay beside and below it."""
+    return imports.load(*located(path))
+
+
+def locate(root: str, name: str) -> tuple[str, str, Source, str]:
+    """Where the workflow of that name is: file, name, source, and the directory that its imports stay in."""
     where = _directories(root)
     known = lookup.search(where)
     if name not in known:
         raise lookup.not_found("workflow", name, known, [directory for _, directory in where])
     place = known[name]
     path = _path(place)
-    return imports.load(path, name, place.source, os.path.dirname(path))
+    return path, name, place.source, os.path.dirname(path)
 
 
-def load(path: str) -> Definition:
-    """The workflow in a file that need not be in any of the directories; its imports stay beside and below it."""
+def located(path: str) -> tuple[str, str, Source, str]:
+    """The same for a file."""
     path = os.path.abspath(path)
-    name = os.path.splitext(os.path.basename(path))[0]
-    return imports.load(path, name, "project", os.path.dirname(path))
+    return path, os.path.splitext(os.path.basename(path))[0], "project", os.path.dirname(path)
 
 
 def included(root: str, includer: Definition, name: str) -> Definition:
@@ -124,7 +133,7 @@ def _path(place: Place) -> str:
 def _heading(path: str, *_identity: int) -> Heading | tuple[str, ...]:
     """What a file says, or its problems. Remembered until the file is another: a list is asked for again and again."""
     try:
-        workflow = definition.parse(yaml_format.load(path))
+        workflow = definition.parse(yaml_format.load_all(path))
     except DefinitionError as error:
         return error.problems
     return Heading(workflow.version, workflow.description, workflow.parameters)

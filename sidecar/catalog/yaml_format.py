@@ -15,6 +15,8 @@ from sidecar.errors import DefinitionError, Problem
 if TYPE_CHECKING:
     from sidecar.catalog.positions import Location, Place
 
+    _Twice = tuple[yaml.Node, yaml.Node, int]  # a key, the value that it takes the place of, the line of the first
+
 MAX_BYTES = 1024 * 1024
 # What a file may come to when its aliases are written out: a few lines of aliases to aliases stand for billions.
 MAX_VALUES = 100_000
@@ -30,6 +32,8 @@ class Document:
     value: Any
     root: yaml.Node | None
     text: str = ""
+    problems: tuple[Problem, ...] = ()  # keys that are there twice
+    shadowed: str = ""  # what stands where those keys were first: the last one holds
 
     def problem(self, location: Location, message: str) -> Problem:
         """`file:line: message` for the value at a location such as `("limits", "timeout")`."""
@@ -63,16 +67,35 @@ def load(path: str) -> Document:
 
 def parse(text: str, path: str) -> Document:
     """Parse a text; the path is for messages."""
+    return _without_problems(_parse(text, path))
+
+
+def parse_pure(text: str, path: str) -> Document:
+    """Parse without libyaml: what `parse` does where there is none, and whenever there is an error."""
+    return _without_problems(_parse_pure(text, path))
+
+
+def load_all(path: str) -> Document:
+    """As `load`, but keys that are there twice are `problems` of the document: what else is wrong can be told, too."""
+    return _parse(text_of(path), path)
+
+
+def _without_problems(document: Document) -> Document:
+    if document.problems:
+        raise DefinitionError(document.problems)
+    return document
+
+
+def _parse(text: str, path: str) -> Document:
     if yaml_compose.is_fast(text):
         try:
             return _document(yaml_compose.FastLoader(text), text, path)
         except (yaml.YAMLError, RecursionError, *_MISFITS):
             pass  # the other scanner has the last word, so that a file has the same errors on every machine
-    return parse_pure(text, path)
+    return _parse_pure(text, path)
 
 
-def parse_pure(text: str, path: str) -> Document:
-    """Parse without libyaml: what `parse` does where there is none, and whenever there is an error."""
+def _parse_pure(text: str, path: str) -> Document:
     text = text.removeprefix("\ufeff")  # editors on Windows put a byte-order mark there
     try:
         return _document(yaml_compose.PureLoader(text), text, path)
@@ -96,9 +119,16 @@ def parse_pure(text: str, path: str) -> Document:
 
 def _document(loader: Any, text: str, path: str) -> Document:
     root = yaml_compose.compose(loader)
-    _check(root, path)
+    twice: list[_Twice] = []
+    _check(root, path, twice)
     value = None if root is None else loader.construct_document(root)
-    return Document(path, value, root, text)
+    problems = [
+        Problem.at(path, positions.start(key), f"{key.value!r} is there twice, first on line {line}")
+        for key, _, line in twice
+    ]
+    lines = text.split("\n")
+    shadowed = [lines[node.start_mark.line : node.end_mark.line + 1] for _, node, _ in twice]
+    return Document(path, value, root, text, tuple(problems), "\n".join(line for part in shadowed for line in part))
 
 
 def text_of(path: str) -> str:
@@ -121,17 +151,23 @@ def text_of(path: str) -> str:
         raise DefinitionError([Problem.at(path, (line, 1), "not UTF-8")]) from None
 
 
-def _check(root: yaml.Node | None, path: str) -> None:
-    """Refuse duplicate keys, aliases that contain themselves, and aliases that multiply."""
+def _check(root: yaml.Node | None, path: str, twice: list[_Twice]) -> None:
+    """Refuse aliases that contain themselves, and aliases that multiply; note duplicate keys."""
     problems: list[Problem] = []
-    if root is not None and _size(root, {}, problems, path) > MAX_VALUES:
+    if root is not None and _size(root, {}, problems, path, twice) > MAX_VALUES:
         message = f"more than {MAX_VALUES} values when its aliases are written out"
         problems.append(Problem.at(path, (1, 1), message))
     if problems:
         raise DefinitionError(problems)
 
 
-def _size(node: yaml.Node, known: dict[int, int | None], problems: list[Problem], path: str) -> int:
+def _size(
+    node: yaml.Node,
+    known: dict[int, int | None],
+    problems: list[Problem],
+    path: str,
+    twice: list[_Twice],
+) -> int:
     """How many values a node stands for. `known` makes this linear: an alias is the same node again."""
     if id(node) in known:
         size = known[id(node)]
@@ -141,25 +177,27 @@ def _size(node: yaml.Node, known: dict[int, int | None], problems: list[Problem]
     known[id(node)] = None
     children: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
-        problems.extend(Problem.at(path, place, message) for place, message in _duplicates(node))
+        twice.extend(_duplicates(node))
         children = [part for pair in node.value for part in pair]
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
-    size = 1 + sum(_size(child, known, problems, path) for child in children)
+    size = 1 + sum(_size(child, known, problems, path, twice) for child in children)
     known[id(node)] = size
     return size
 
 
-def _duplicates(node: yaml.MappingNode) -> list[tuple[Place, str]]:
+def _duplicates(node: yaml.MappingNode) -> list[_Twice]:
+    """The keys that were there before."""
     first_lines: dict[tuple[str, str], int] = {}
-    found = []
-    for key, _ in node.value:
+    last: dict[tuple[str, str], yaml.Node] = {}
+    found: list[_Twice] = []
+    for key, value in node.value:
         if isinstance(key, yaml.ScalarNode):
-            place, identity = positions.start(key), (key.tag, key.value)
+            identity = (key.tag, key.value)
             if identity in first_lines:
-                found.append((place, f"{key.value!r} is there twice, first on line {first_lines[identity]}"))
-            else:
-                first_lines[identity] = place[0]
+                found.append((key, last[identity], first_lines[identity]))
+            first_lines.setdefault(identity, positions.start(key)[0])
+            last[identity] = value
     return found
 
 

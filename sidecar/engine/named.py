@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sidecar.catalog import workflows
+from sidecar.catalog import imports, workflows
 
 if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
+    from sidecar.catalog.lookup import Source
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -28,7 +29,15 @@ class Named:
 
     def load(self) -> Definition:
         """The definition; DefinitionError has its problems, NotFound the names that there are."""
-        return workflows.load(self.word) if self.is_file else workflows.find(self.root, self.word)
+        return imports.load(*self._located)
+
+    def examine(self) -> imports.Examined:
+        """The definition as far as it is right, and all that is wrong with it. NotFound as above."""
+        return imports.examine(*self._located)
+
+    @property
+    def _located(self) -> tuple[str, str, Source, str]:
+        return workflows.located(self.word) if self.is_file else workflows.locate(self.root, self.word)
 
 
 def of_project(root: str) -> list[Named]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sidecar.catalog import remains, yaml_format
-from sidecar.catalog.imports import Definition
 from sidecar.engine import findings, named
 from sidecar.engine.checks import fields, flow, loose, walk
 from sidecar.engine.checks.expressions import Expressions
 from sidecar.engine.checks.names import names_of
 from sidecar.engine.checks.references import References
 from sidecar.engine.findings import Finding, Notes
-from sidecar.errors import DefinitionError
 from sidecar.model.steps_control import ParallelForEach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sidecar.catalog.imports import Definition
     from sidecar.state.script import Script
 
 
@@ -27,13 +24,12 @@ def check_all(root: str, places: Sequence[named.Named], script: Script) -> list[
     found: list[Finding] = []
     loaded: list[Definition] = []
     for place in places:
-        try:
-            loaded.append(place.load())
-        except DefinitionError as error:
-            found += map(findings.of_problem, error.problems)
-            for path in dict.fromkeys(problem.path for problem in error.problems):
-                others = [*loose.check(path, script), *_check_remains(path)]
-                found += [new for new in others if not _is_told(new, found)]
+        examined = place.examine()
+        found += map(findings.of_problem, examined.problems)
+        for document, out in examined.out.values():
+            found += loose.check(document, out, script)
+        if examined.definition is not None:
+            loaded.append(examined.definition)
     imported = {path for definition in loaded for path in _files(definition) if path != definition.loaded_from}
     for definition in loaded:
         # Tasks alone are for those who import them: there is more to know about them there.
@@ -65,25 +61,6 @@ def check(root: str, definition: Definition, script: Script) -> list[Finding]:
     return findings.in_order(found)
 
 
-def _check_remains(path: str) -> list[Finding]:
-    """What is wrong with the flow and the state of a file besides its structure.
-
-    Names are not looked for: whatever was taken out might have brought them.
-    """
-    try:
-        document = yaml_format.load(path)
-    except DefinitionError:
-        return []
-    workflow = remains.of(document)
-    if workflow is None:
-        return []
-    notes = Notes(document)
-    flow.check(workflow, notes)
-    left = Definition("", "project", path, workflow, document, {})
-    fields.check(left, replace(names_of(left), dynamic=True), notes)
-    return notes.found
-
-
 def _files(definition: Definition) -> dict[str, Definition]:
     """The definition and everything that it imports, each file once."""
     return {one.loaded_from: one for one in _imports(definition)}
@@ -99,8 +76,3 @@ def _for_others(definition: Definition) -> frozenset[str]:
     """The tasks that the file itself has no use for."""
     used = {step.sub_agent_task for step, _ in walk.steps(definition.workflow) if isinstance(step, ParallelForEach)}
     return frozenset(definition.workflow.sub_agent_tasks or {}) - used
-
-
-def _is_told(new: Finding, found: list[Finding]) -> bool:
-    """Whether the same line has an error already: two messages about one mistake help nobody."""
-    return any(new.file == old.file and new.line == old.line for old in found)

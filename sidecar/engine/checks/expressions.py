@@ -103,7 +103,7 @@ class Expressions:
             return False
         names = self.names if site.task is None else self.lent
         visible = known.visible(site, names, len(self.notes.prefix))
-        unknown = [name for name in program.names if name not in visible]
+        unknown = [name for name in program.names if name not in visible and not names.is_lost(name)]
         if unknown or "inputs" in program.names:
             found = tokens.scan(source).tokens
             for name in unknown:
@@ -145,7 +145,7 @@ class Expressions:
             declared.update(names.tasks[site.task].inputs)
         for index in _mentions(found, "inputs"):
             name = _member(found, index)
-            if name is None or name in declared:
+            if name is None or name in declared or names.is_lost(name):
                 continue
             place = at + found[index].at
             if not declared:

@@ -59,7 +59,7 @@ def _source_problem(text: str, names: Names) -> str | None:
         home = next((section for section in known.SECTIONS if path[0] in names.fields[section]), None)
         told = f"did you mean {home}.{text}?" if home else "it has to begin with raw., state. or computed."
         return f"{text!r} does not say where it is: {told}"
-    if path[1] in names.fields[section] or (names.dynamic and section != "computed"):
+    if path[1] in names.fields[section] or (names.dynamic and section != "computed") or names.is_lost(path[1]):
         return None
     return f"there is no {section}.{path[1]}{_near(section, path[1], names)}"
 

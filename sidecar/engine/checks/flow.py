@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def check(workflow: Workflow, notes: Notes) -> None:
-    """Note every `break` outside of a loop, and the first step of each list that is never reached."""
+    """Note every `break` outside of a loop, the first step of each list that is never reached, and a workflow that
+    does nothing."""
+    if workflow.steps == ():
+        message = "`steps` is empty: there is nothing to do (a file of `sub_agent_tasks` for others leaves it out)"
+        notes.error(("steps",), message)
     for each in walk.step_lists(workflow):
         for index, step in enumerate(each.steps):
             if isinstance(step, Break | Continue) and not each.in_loop:

@@ -1,19 +1,20 @@
-"""What can be said of the expressions in a file whose structure is wrong: whether JavaScript can read them."""
+"""What can be said of the expressions in the parts of a file that are wrong: whether JavaScript can read them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.catalog import yaml_format
 from sidecar.engine.findings import Notes
-from sidecar.errors import DefinitionError, ExpressionError
+from sidecar.errors import ExpressionError
 from sidecar.model.expressions import Site
 from sidecar.model.language import Role, has_template
 from sidecar.state.template import problems_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from sidecar.catalog.remains import Out
+    from sidecar.catalog.yaml_format import Document
     from sidecar.engine.findings import Finding
     from sidecar.state.program import Program
     from sidecar.state.script import Script
@@ -22,14 +23,11 @@ if TYPE_CHECKING:
 _CODE = (("transform",), ("validate",))
 
 
-def check(path: str, script: Script) -> list[Finding]:
-    """The syntax errors of a file, which may be beyond help otherwise."""
-    try:
-        document = yaml_format.load(path)
-    except DefinitionError:
-        return []
+def check(document: Document, out: Sequence[Out], script: Script) -> list[Finding]:
+    """The syntax errors in what was left out of a file."""
     notes = Notes(document)
-    for site in _texts(document.value, ()):
+    parts = [part for part in out if not (part.is_told and isinstance(part.value, str))]
+    for site in (site for part in parts for site in _texts(part.value, (*notes.prefix, *part.location))):
         if site.role is Role.TRANSFORM:
             _compile(site, script, notes)
             continue

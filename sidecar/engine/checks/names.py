@@ -13,7 +13,7 @@ from sidecar.model.steps_control import ForEach, IncludeWorkflow, ParallelForEac
 from sidecar.state.path_text import PathError, compile_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Container, Iterator
 
     from sidecar.catalog.imports import Definition
     from sidecar.model.expressions import Site
@@ -48,6 +48,11 @@ class Names:
     included: frozenset[str]
     dynamic: bool  # some step writes a field whose name only the run knows
     tasks: dict[str, SubAgentTask] = field(default_factory=dict)
+    lost: tuple[Container[str], ...] = ()  # words of what is wrong in the file: names may be declared there
+
+    def is_lost(self, name: str) -> bool:
+        """Whether nobody can say if the name is known."""
+        return any(name in words for words in self.lost)
 
     @property
     def flat(self) -> frozenset[str]:
@@ -63,6 +68,7 @@ class Names:
             fields=fields,
             included=self.included | other.included,
             dynamic=self.dynamic or other.dynamic,
+            lost=self.lost + other.lost,
         )
 
 
@@ -87,7 +93,13 @@ def names_of(definition: Definition) -> Names:
         included=frozenset(step.id for step, _ in walk.steps(workflow) if isinstance(step, IncludeWorkflow)),
         dynamic=any(name is None for _, name in written),
         tasks=workflow.sub_agent_tasks or {},
+        lost=lost_of(definition),
     )
+
+
+def lost_of(definition: Definition) -> tuple[Container[str], ...]:
+    """The words of what is wrong in a file and in what it imports."""
+    return (definition.lost, *(imported.lost for imported in definition.imports.values()))
 
 
 def target(text: str) -> tuple[str, str | None] | None:

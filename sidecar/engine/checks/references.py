@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.catalog import agents, prompts, workflows
 from sidecar.engine.checks import walk
+from sidecar.engine.checks.names import lost_of
 from sidecar.errors import DefinitionError, NotFound, SidecarError
 from sidecar.model.language import has_template
 from sidecar.model.parameters import misfit, unknown
@@ -32,7 +33,7 @@ class References:
     def check(self, definition: Definition, notes: Notes) -> None:
         """Note everything that a file names and that is not there."""
         for step, where in walk.steps(definition.workflow):
-            if isinstance(step, ParallelForEach) and step.sub_agent_task not in definition.tasks:
+            if isinstance(step, ParallelForEach) and not _is_known(step.sub_agent_task, definition):
                 message = unknown(step.sub_agent_task, definition.tasks, "sub-agent task")
                 notes.error((*where, "sub_agent_task"), message)
             if isinstance(step, IncludeWorkflow):
@@ -61,6 +62,8 @@ class References:
 
     def _include(self, definition: Definition, step: IncludeWorkflow, where: Location, notes: Notes) -> None:
         found = self._included(definition, step.workflow)
+        if isinstance(found, str) and any(step.workflow in words for words in lost_of(definition)):
+            return
         if isinstance(found, str):
             notes.error((*where, "workflow"), found)
             return
@@ -107,6 +110,10 @@ class References:
             if rest is not None:
                 return [at.name, *rest]
         return None
+
+
+def _is_known(task: str, definition: Definition) -> bool:
+    return task in definition.tasks or any(task in words for words in lost_of(definition))
 
 
 def _problem(find: Callable[[str, str], object], root: str, name: str) -> str | None:
