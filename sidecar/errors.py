@@ -111,3 +111,10 @@ class StoreError(SidecarError):
     def __init__(self, message: str, *, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class JournalLocked(StoreError):  # noqa: N818 - the name says it
+    """Another process has the journal locked. Nothing of the transaction was begun: it can be tried again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="locked")

@@ -28,13 +28,22 @@ if TYPE_CHECKING:
     from sidecar.store.journal import Journal, Run
 
 
-def close(opened: OpenRun, ending: Ending) -> Ending:
+# For a journal that another process has locked: others wait for us, and the signal stays until it was applied.
+_WAIT_S = 0.25
+
+
+async def close(opened: OpenRun, ending: Ending) -> Ending:
     """End the run in the journal, then take the signals that this fulfils. The ending as it was journalled."""
     opened.gate.tick()
     ending = _with_late_reason(ending)
     data = {name: value for name, value in (("limit", ending.limit), ("waits", ending.waits)) if value}
-    taken = [] if ending.status in OPEN else _governing(opened.board, ending)
-    opened.ledger.end(ending.status, ending.reason, opened.image.to_json, taken=taken, **data)
+    taken: list[Signal] = []
+
+    def take() -> list[Signal]:  # asked when the end is written: a locked journal may have been waited for
+        taken[:] = [] if ending.status in OPEN else _governing(opened.board, ending)
+        return taken
+
+    await opened.ledger.end(ending.status, ending.reason, opened.image.to_json, take=take, **data)
     if ending.status not in OPEN:
         processes = [cast("EndedProcess", asdict(process)) for process in opened.processes.ended]
         proof = _Proof(processes, opened.processes.survivors)
@@ -64,13 +73,16 @@ def asked_meanwhile(owner: Owner, run: Run) -> Ending | None:
     return ending_by(request, board.subject) if request is not None else None
 
 
-def end_unheld(owner: Owner, run: Run, ending: Ending, hear: Callable[[RunEvent], None]) -> None:
-    """End an open run that nobody executes, in the journal. The caller has its lock."""
+def end_unheld(
+    owner: Owner, run: Run, ending: Ending, hear: Callable[[RunEvent], None], *, wait_s: float | None = None
+) -> None:
+    """End an open run that nobody executes, in the journal, for whose lock `wait_s` is waited. The caller has the lock
+    of the run."""
     board = board_of(owner, run, owner.report)
     board.look()
     ending = _with_late_reason(ending)
     taken = _governing(board, ending)
-    with owner.database.transaction():
+    with owner.database.transaction(wait_s=wait_s):
         for handout in owner.handouts.all_held(run.run_id):
             owner.handouts.take_back(run.run_id, handout.task_id)
         for signal in taken:
@@ -116,14 +128,14 @@ def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
     if request.kind == "stop" and owner.handouts.all_held(run_id):
         noted = {"signal_id": signal.signal_id, "reason": signal.reason, "since": signal.arrived_at, "start": run.start}
         data = {"signal": "stop", "reason": signal.reason, "source": "file", "path": signal.path}
-        with owner.database.transaction():
+        with owner.database.transaction(wait_s=_WAIT_S):
             owner.journal.take_signal(run_id, signal.signal_id, signal.kind, "noted")
             owner.journal.change(run_id, details={**run.details, NOTED_STOP: noted})
             event = owner.journal.append(run_id, kinds.SIGNAL, data)  # whoever has the run in memory reads it again
         owner.emit(event.told)
         consume(owner.root, signal, run_id, "running")
         return False
-    end_unheld(owner, run, ending_by(request, board.subject), owner.emit)
+    end_unheld(owner, run, ending_by(request, board.subject), owner.emit, wait_s=_WAIT_S)
     return True
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -22,6 +22,7 @@ from sidecar.engine.dispatch import Result, Task, TaskEvent
 from sidecar.errors import NotFound, StepFailed, StoreError
 from sidecar.store.sealed import plain
 from sidecar.store.tasks import Tasks
+from sidecar.store.waiting import when_free
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     # Gives the task's value, as JSON has it. Cancelled: everything that it started is ended first.
     Doer = Callable[[Task, Tell], Awaitable[Any]]
     Ending = tuple[TaskEnding, Any]
+    Written = TypeVar("Written")
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class LocalDispatch:
     def __init__(self, database: Database, doers: Mapping[str, Doer], *, limit: int | None = None) -> None:
         if limit is not None and limit < 1:
             raise ValueError(f"with room for {limit} tasks none would ever be done")
+        self._database = database
         self._tasks = Tasks(database)
         self._doers = doers
         self._limit = limit
@@ -90,7 +93,9 @@ class LocalDispatch:
         if task.kind not in self._doers:
             known = ", ".join(sorted(self._doers)) or "none"
             raise NotFound(f"nobody here does tasks of kind {task.kind!r}; known kinds: {known}")
-        stored = self._tasks.add(task.id, task.kind, task.content)
+        stored = await self._write(lambda: self._tasks.add(task.id, task.kind, task.content))
+        if self._closed is not None:
+            raise self._closed
         if stored.has_ended:
             return stored.state
         if task.id in self._running:
@@ -118,7 +123,7 @@ class LocalDispatch:
             return False
         if task_id not in self._running:  # queued, or left over from before a restart
             self._waiting.pop(task_id, None)
-            self._end(task_id, ("cancelled", None))
+            await self._end(task_id, ("cancelled", None))
         else:
             self._running[task_id].cancelled = True
             self._running[task_id].scope.cancel()
@@ -166,7 +171,7 @@ class LocalDispatch:
             with doing.scope:
                 # A task that is cancelled before its turn, or when all of us are, does not even begin.
                 await anyio.lowlevel.checkpoint()
-                if self._tasks.begin(task.id):
+                if await self._write(lambda: self._tasks.begin(task.id), durable=False):
                     self._wake(self._news, task.id)
                     ending = await self._outcome(task)
                 else:  # another process has cancelled it; its end stands, and ours only wakes those who wait
@@ -178,10 +183,12 @@ class LocalDispatch:
             if doing.cancelled:
                 ending = ("cancelled", None)
             # What failed while everything is being ended may have failed by that: it is done again.
-            if ending is not None and not (ending[0] == "failed" and _is_cancelled()):
-                self._end(task.id, ending)
-            del self._running[task.id]
-            self._start_waiting()
+            try:
+                if ending is not None and not (ending[0] == "failed" and _is_cancelled()):
+                    await self._end(task.id, ending)
+            finally:
+                del self._running[task.id]
+                self._start_waiting()
 
     async def _outcome(self, task: Task) -> Ending:
         def tell(kind: str, data: dict[str, Any]) -> None:
@@ -198,19 +205,24 @@ class LocalDispatch:
             # Nobody here asked for it. Passed on, it would end all of us and leave those who wait without an answer.
             return "failed", {"message": "it was cancelled from outside"}
 
-    def _end(self, task_id: str, ending: Ending) -> None:
+    async def _end(self, task_id: str, ending: Ending) -> None:
         try:
             try:
-                self._tasks.end(task_id, *ending)
+                await self._write(lambda: self._tasks.end(task_id, *ending))
             except StoreError as error:
                 if error.kind != "value":
                     raise
-                self._tasks.end(task_id, "failed", {"message": f"its result cannot be kept: {error}"})
+                told = {"message": f"its result cannot be kept: {error}"}
+                await self._write(lambda: self._tasks.end(task_id, "failed", told))
         except StoreError as error:
             self._break(error)
             return
         self._wake(self._ends, task_id)
         self._wake(self._news, task_id)
+
+    async def _write(self, act: Callable[[], Written], *, durable: bool = True) -> Written:
+        """In its turn, however long another process has the journal locked: only who is cancelled does not wait."""
+        return await when_free(self._database, act, durable=durable, at_most_s=math.inf)
 
     def _break(self, error: StoreError) -> None:
         """What was done cannot be kept, so nothing more is done: whoever waits hears of it, and so does our owner."""

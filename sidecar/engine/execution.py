@@ -20,6 +20,7 @@ from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.signals import files, liveness
 from sidecar.store.journal import OPEN
+from sidecar.store.waiting import free, when_free
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
     from sidecar.engine.context import Person
     from sidecar.engine.owner import Owner
+    from sidecar.engine.record.image import Image
     from sidecar.model.agent import EndReason
     from sidecar.store.journal import Run
 
@@ -79,7 +81,10 @@ class Execution:
     # --- from outside, while it runs
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """End its agents by the ladder, and with them this start; `at_once`: without grace."""
+        """End its agents by the ladder, and with them this start; `at_once`: without grace, and without waiting for a
+        journal that another process has locked."""
+        if at_once and self.opened is not None:
+            self.opened.ledger.give_up()
         self._end_now(Ending("interrupted", "interrupted"), "shutdown", within_s=0.0 if at_once else None)
 
     def redirect(self, text: str, name: str | None = None) -> list[str]:
@@ -116,6 +121,7 @@ class Execution:
         for directory in signal_directories(root, run):
             files.recover(directory)  # before the start: what is put back looks as if it had just come
         with liveness.RunLock(root, self.run_id):
+            await free(self.owner.database)  # so that what follows does not wait for it on the loop
             run = self.owner.journal.run(self.run_id)  # nobody changes it any more
             if (ending := self._not_executed(run)) is not None:
                 return ending
@@ -148,14 +154,14 @@ class Execution:
 
     async def _opened(self, run: Run) -> Ending:
         try:
-            opened = self.opened = self._open(run)
+            opened = self.opened = await self._open(run)
         except StoreError:
             raise
         except DefinitionChanged:
             take_back_beginning(self.owner.root, self.owner.journal, run)
             raise
         except SidecarError as error:
-            return self._could_not_begin(error)
+            return await self._could_not_begin(error)
         opened.replies_out = self._replies_out
         failure: Exception | None = None
         try:
@@ -170,46 +176,55 @@ class Execution:
         assert failure is not None
         raise failure
 
-    def _could_not_begin(self, error: SidecarError) -> Ending:
+    async def _could_not_begin(self, error: SidecarError) -> Ending:
         """The defaults of the state, or a limit, cannot be computed: a start that ends before its first step."""
         journal = self.owner.journal
         last = journal.last_seq(self.run_id)
-        run = journal.run(self.run_id)
-        if run.status != "running":
-            journal.begin(self.run_id, {"workflow": run.workflow, "was": run.status})
+
+        def write() -> None:
+            run = journal.run(self.run_id)
+            if run.status != "running":
+                journal.begin(self.run_id, {"workflow": run.workflow, "was": run.status})
+
+        await when_free(self.owner.database, write)
         for event in journal.events(self.run_id, after=last):
             self._hear(event.told)
         ending = Ending("failed", str(error))
         end_unheld(self.owner, journal.run(self.run_id), ending, self._hear)
         return ending
 
-    def _open(self, run: Run) -> OpenRun:
-        owner, was = self.owner, stood_as(self.owner.journal, run)
+    async def _open(self, run: Run) -> OpenRun:
+        owner = self.owner
         if run.start:
             owner.database.verify()
         image = load(owner, run, self._definition)
-        with owner.database.transaction():
-            if run.status == "running":
-                why = "its owner died" if run.driver == "server" else "the agent that drove it was relieved"
-                owner.journal.end(run.run_id, "interrupted", reason=why)
-                was = "interrupted"
-            prepare_resume(owner, run, image, self._feedback, approve=self._approve)
-            for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
-                owner.handouts.take_back(run.run_id, handout.task_id)
-            data: dict[str, Any] = {"workflow": run.workflow, "was": was, "feedback": self._feedback}
-            if self._approve:
-                data["approved"] = True
-            details = self._details(run)
-            if self._definition is not None:  # the next resume goes on with it, too
-                data["with_changes"] = True
-                details[CHANGED] = self._definition.record()
-            run = owner.journal.change(run.run_id, details=details, driver="server")
-            owner.journal.begin(run.run_id, data)
+        run, data = await when_free(owner.database, lambda: self._begin(run, image))
         opened = OpenRun(owner, run, image, self._hear, person=self._person, mcp=self._mcp)
-        opened.ledger.checkpoint(image.to_json)
+        await opened.ledger.checkpoint(image.to_json)
         kind = kinds.RUN_RESUMED if run.start else kinds.RUN_STARTED
         self._hear(RunEvent(run.run_id, kind, owner.database.clock(), data, opened.ledger.seq))
         return opened
+
+    def _begin(self, run: Run, image: Image) -> tuple[Run, dict[str, Any]]:
+        """Journal the start; the run as it is then, and what is told of it."""
+        owner, was = self.owner, stood_as(self.owner.journal, run)
+        if run.status == "running":
+            why = "its owner died" if run.driver == "server" else "the agent that drove it was relieved"
+            owner.journal.end(run.run_id, "interrupted", reason=why)
+            was = "interrupted"
+        prepare_resume(owner, run, image, self._feedback, approve=self._approve)
+        for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
+            owner.handouts.take_back(run.run_id, handout.task_id)
+        data: dict[str, Any] = {"workflow": run.workflow, "was": was, "feedback": self._feedback}
+        if self._approve:
+            data["approved"] = True
+        details = self._details(run)
+        if self._definition is not None:  # the next resume goes on with it, too
+            data["with_changes"] = True
+            details[CHANGED] = self._definition.record()
+        run = owner.journal.change(run.run_id, details=details, driver="server")
+        owner.journal.begin(run.run_id, data)
+        return run, data
 
     def _details(self, run: Run) -> dict[str, Any]:
         """Whose the run is from now on: the terminal's here, or that of whoever handed it over."""
@@ -226,12 +241,12 @@ class Execution:
             await self._turn(opened)
         except anyio.get_cancelled_exc_class():
             if opened.lost is None:  # whoever executes the run gave it up: the journal says so, not a guess at a resume
-                close(opened, opened.ending or Ending("interrupted", "interrupted"))
+                await close(opened, opened.ending or Ending("interrupted", "interrupted"))
             raise
         if opened.lost is not None:
             raise opened.lost
         assert opened.ending is not None
-        return close(opened, opened.ending)
+        return await close(opened, opened.ending)
 
     async def _turn(self, opened: OpenRun) -> None:
         clear_stale_signals(opened)
@@ -264,13 +279,14 @@ class Execution:
             self._log.hear(event)
         self._tell(event)
 
-    def _redirected(self, name: str, text: str) -> None:
+    async def _redirected(self, name: str, text: str) -> None:
         opened = self.opened
         if opened is None or name in opened.image.redirects:  # journalled by an owner that died before it removed it
             return
         try:
             if not self.redirect(text, name):
                 opened.warn("no agent to redirect")
+            await opened.ledger.caught_up()  # what was left for us is removed then
         except StoreError as error:
             opened.lose(error)
 

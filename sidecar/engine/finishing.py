@@ -82,5 +82,5 @@ async def _again(opened: OpenRun) -> bool:
     await anyio.sleep(delay_s)
     opened.ledger.note(kinds.RETRIED, round=image.counters.round + 1)
     image.restart(opened.run.inputs)
-    opened.ledger.checkpoint(image.to_json)
+    await opened.ledger.checkpoint(image.to_json)
     return True

@@ -99,6 +99,8 @@ class Interpreter:
                 self.ledger.pay()
                 await self._walk_spare(thread.left[0])
                 del thread.left[0]
+            if self.ledger.is_behind:  # what is done without an effect would fill the memory
+                await self.ledger.caught_up()
             action = thread.cursor.action
             stands = thread.cursor.is_over or self.waits_outside(thread, action)
             if stands or not _leads_to_effect(action):
@@ -113,7 +115,7 @@ class Interpreter:
                 raise
             self.batches.begin(thread)
             if thread is self.image.main and self.ledger.since_checkpoint >= _CHECKPOINT_EVERY:
-                self.ledger.checkpoint(self.image.to_json)
+                await self.ledger.checkpoint(self.image.to_json)
             now = time.monotonic()
             if now - began > _TURN_S:
                 self._turn_began = now  # it was waited for: others had their turn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -21,6 +22,7 @@ from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database
 from sidecar.store.handouts import Handouts
 from sidecar.store.journal import Journal
+from sidecar.store.waiting import when_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,8 +93,8 @@ class Owner:
             return
         for record in noted:
             if not self._is_live(record.run_id):
-                with contextlib.suppress(StoreError):  # another sidecar has seen to it
-                    self.agents.ended(record.agent_id)
+                with contextlib.suppress(StoreError):  # another sidecar has seen to it, or will
+                    await when_free(self.database, partial(self.agents.ended, record.agent_id), at_most_s=0.0)
 
     def _is_live(self, run_id: str | None) -> bool:
         return run_id is not None and liveness.is_live(self.root, run_id)

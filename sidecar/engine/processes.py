@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -55,7 +56,7 @@ class Processes:
         log = (launch.log_path or "").removeprefix(self._directory + "/") or None
         told = {"agent_id": agent.agent_id, "pid": agent.pid, "name": name, "command": agent.command}
         try:
-            self._agents.started(agent.record)
+            self._ledger.owe(partial(self._agents.started, agent.record))
             self._ledger.note(kinds.AGENT_STARTED, **told, log=log, step=key, task=task_id)
             self._ledger.commit()
         except StoreError:
@@ -119,11 +120,10 @@ class Processes:
             "name": name,
             "step": key,
         }
-        # Each further write could wait for the lock as long as the first did, while there are agents to be ended.
         if self._ledger.lost:
             return
         try:
-            self._agents.ended(ended.agent_id, ended)
+            self._ledger.owe(partial(self._agents.ended, ended.agent_id, ended))
             self._ledger.note(kinds.AGENT_ENDED, **told)
             self._ledger.commit()
         except StoreError as error:

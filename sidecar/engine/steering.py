@@ -14,7 +14,7 @@ from sidecar.errors import InputError, NotFound, SidecarError
 from sidecar.model import ulid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 MAX_BYTES = 64 * 1024
 _PREFIX = "redirect."
@@ -73,7 +73,7 @@ def forget(root: str, run_id: str, name: str) -> None:
         os.close(handle)
 
 
-async def watch(root: str, run_id: str, on_text: Callable[[str, str], None]) -> None:
+async def watch(root: str, run_id: str, on_text: Callable[[str, str], Awaitable[None]]) -> None:
     """Give every text to `on_text`, with its name, soon after it was left, until cancelled; each is removed when
     that has returned."""
     heard: set[str] = set()
@@ -81,7 +81,7 @@ async def watch(root: str, run_id: str, on_text: Callable[[str, str], None]) -> 
         for name, text in waiting(root, run_id):
             if text and name not in heard:
                 heard.add(name)
-                on_text(name, text)
+                await on_text(name, text)
             forget(root, run_id, name)
         await anyio.sleep(_LOOK_EVERY_S)
 

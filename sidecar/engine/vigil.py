@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sidecar.errors import StoreError
 from sidecar.model import run as kinds
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ async def watched(opened: OpenRun) -> AsyncIterator[None]:
         await beside.start(opened.board.follow, opened.owner.watcher)
         beside.start_soon(_obey, opened)
         beside.start_soon(_keep_time, opened)
+        beside.start_soon(_keep_journal, opened)
         try:
             yield
         except Exception as error:  # raised again outside: a task group would wrap it
@@ -61,6 +63,14 @@ async def _keep_time(opened: OpenRun) -> None:
             opened.end_now(opened.gate.out_of_time())
             return
         await anyio.sleep(left_s)
+
+
+async def _keep_journal(opened: OpenRun) -> None:
+    """What a locked journal could not take is written when it can."""
+    try:
+        await opened.ledger.keep_up()
+    except StoreError as error:
+        opened.lose(error)
 
 
 def _tell(opened: OpenRun, request: Request | None, before: Request | None) -> None:

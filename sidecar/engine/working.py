@@ -90,7 +90,7 @@ class Work:
         while True:
             if is_for_agent(step, "server"):
                 self.give_feedback(key)
-            attempt = self.begin(thread, step, key)
+            attempt = await self.begin(thread, step, key)
             result: Any = None
             error: Error | None = None
             with self.redirectable(key) as scope:
@@ -127,12 +127,12 @@ class Work:
 
     # --- done here or outside
 
-    def begin(self, thread: Thread, step: StepBase, key: str) -> int:
+    async def begin(self, thread: Thread, step: StepBase, key: str) -> int:
         """A step is about to be done; its attempt."""
         told = {"step": key, "id": step.id, "type": step.type, "task": thread.task_id}  # type: ignore[attr-defined]
         if step.description:
             told["description"] = step.description
-        return self._ledger.begin(key, **told)
+        return await self._ledger.begin(key, **told)
 
     def complete(
         self,

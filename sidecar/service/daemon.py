@@ -22,6 +22,7 @@ from sidecar.service.notify_systemd import Pulse
 from sidecar.service.use_cases import UseCases
 from sidecar.signals import liveness
 from sidecar.store.compaction import Keep, compact
+from sidecar.store.waiting import free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -152,6 +153,7 @@ class Daemon:
         while True:
             keep = Keep(owner.settings.keep_runs, owner.settings.keep_days * _DAY_S)
             try:
+                await free(owner.database)
                 gone = compact(owner.database, keep, liveness.live_runs(owner.root))
             except SidecarError as error:
                 logger.warning("cannot compact the journal: %s", error)

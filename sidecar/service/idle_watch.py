@@ -33,8 +33,8 @@ class IdleWatch:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. By the time that it is started, what stood there is applied."""
-        seen = self._mark()
-        self._look()
+        mark = self._mark()
+        seen = mark if self._look() else None
         task_status.started()
         try:
             while True:
@@ -42,8 +42,8 @@ class IdleWatch:
                     await self._hint.wait()
                 mark = self._mark()
                 if self._hint.is_set() or mark != seen:
-                    self._hint, seen = anyio.Event(), mark
-                    self._look()
+                    self._hint = anyio.Event()
+                    seen = mark if self._look() else None
         finally:
             self._watch(set())
 
@@ -52,7 +52,8 @@ class IdleWatch:
         root = self._owner.root
         return tuple(liveness.open_runs(root)), tuple(liveness.live_runs(root))
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Apply what stands there; False where that could not be done now, and has to be tried again."""
         root = self._owner.root
         try:
             directories = {layout.state_directory(root)}
@@ -69,6 +70,8 @@ class IdleWatch:
                         self._owner.report(f"{did}, though nobody executed them: {', '.join(ended)} ({signal.reason})")
         except (SidecarError, OSError) as error:  # a disk that is full now: the file is still there the next time
             logger.warning("cannot look after idle runs: %s", error)
+            return False
+        return True
 
     def _watch(self, directories: set[str]) -> None:
         for directory in self._watched - directories:

@@ -26,6 +26,7 @@ from sidecar.signals.liveness import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
 from sidecar.store.journal import OPEN
+from sidecar.store.waiting import free
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -107,6 +108,7 @@ class UseCases:
         if dry_run:
             return self._plan(definition, prepared.inputs)
         details = {"detached": True, "environment": dict(self.project.environment)}
+        await free(self.owner.database)
         run_id = starting.create(self.project.root, self.owner.journal, prepared, details=details)
         await self._executor.begin(run_id)
         if detach:
@@ -179,7 +181,7 @@ class UseCases:
                 raise InputError(f"run {run_id} is {run.status}")
             waits = {"stage": stage, "output": output, "kind": kind, "step": opened.image.main.step_key()}
             opened.ledger.note(kinds.GATE, **waits)
-            self._driven.driver(run_id).end(opened, Ending("paused", f"{stage} waits for approval", waits=waits))
+            await self._driven.driver(run_id).end(opened, Ending("paused", f"{stage} waits for approval", waits=waits))
         return reply
 
     # --- signals
@@ -205,6 +207,7 @@ class UseCases:
         prepared = starting.prepare(self.project, definition, inputs, workspace)
         image = Image.begin(definition, prepared.inputs, self.owner.script)
         try:
+            await free(self.owner.database)
             with starting.created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
                 driver.begin(self.owner, run_id, image)
             state = image.spaces[()].state.flattened()
@@ -269,12 +272,13 @@ class UseCases:
                     raise InputError(f"run {run.run_id} has ended meanwhile: the feedback was not used")
                 opened.image.spaces.hear_feedback(feedback)
                 opened.image.unheard.append(feedback)
-                opened.ledger.checkpoint(opened.image.to_json)
+                await opened.ledger.checkpoint(opened.image.to_json)
         return self._resumed(self._run(run.run_id))
 
     async def _resume_by_server(self, run: Run, said: Json) -> Json:
         run_id, journal = run.run_id, self.owner.journal
         async with locked(self.project.root, run_id):
+            await free(self.owner.database)
             run = journal.run(run_id)
             starting.refuse_handed_out(self.owner.handouts, run, self.project.settings, take_over=False)
             self._driven.close(run_id)
@@ -289,6 +293,7 @@ class UseCases:
     async def _resume_by_agent(self, run_id: str, feedback: str | None, *, approve: bool) -> Json:
         self._driven.close(run_id)
         async with locked(self.project.root, run_id):
+            await free(self.owner.database)
             run = self._run(run_id)
             ending = None if run.status not in OPEN or run.status == "pending" else asked_meanwhile(self.owner, run)
             if ending is not None:
@@ -319,7 +324,7 @@ class UseCases:
         async with self._held(workflow_id) as opened:
             if opened is not None:
                 opened.ledger.note("checkpointed", step=step_id, reason=reason)
-                opened.ledger.checkpoint(opened.image.to_json)
+                await opened.ledger.checkpoint(opened.image.to_json)
         kept = self.owner.checkpoints.last(run.run_id)
         number = kept.number if kept else 0
         return {"checkpoint_id": f"{workflow_id}/{number}", "state_path": self.owner.database.path}
@@ -340,7 +345,7 @@ class UseCases:
                 driven = self._driven.driver(workflow_id)
                 async with driven.held() as opened:
                     if opened is not None:
-                        driven.end(opened, endings[status])
+                        await driven.end(opened, endings[status])
         return {"success": True, "status": self._run(workflow_id).status, "final_state": self._state(workflow_id)}
 
     # --- what is to be known
@@ -373,9 +378,9 @@ class UseCases:
             if opened is None:
                 raise InputError(f"run {workflow_id} is {run.status}: its state is not written any more")
             writes = [Write(one["path"], one.get("value"), one.get("operation", "set")) for one in updates]
-            return {"success": True, "changed": self.write_state(opened, writes)}
+            return {"success": True, "changed": await self.write_state(opened, writes)}
 
-    def write_state(self, opened: OpenRun, writes: list[Write]) -> Json:
+    async def write_state(self, opened: OpenRun, writes: list[Write]) -> Json:
         """Write the run's own state; the computed fields that have another value now."""
         space = opened.image.spaces[()]
         parsed = [
@@ -385,6 +390,7 @@ class UseCases:
         opened.ledger.wrote((), [[one.path, one.value, one.operation] for one in parsed], "workflow_state_update")
         opened.ledger.note("state_updated", paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
         opened.ledger.commit(durable=True)
+        await opened.ledger.caught_up()
         flattened = space.state.flattened()
         return {name: flattened.get(name) for name in update.changed}
 

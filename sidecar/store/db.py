@@ -1,6 +1,7 @@
 """One SQLite database a project, shared by all its processes: transactions that are whole, errors that say what to do.
 
 Calls block, for microseconds to a few milliseconds; where another process holds the lock, up to the busy timeout.
+Whoever runs an event loop waits for the lock with `waiting.when_free`, or says how long a transaction may wait.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from sidecar import layout
-from sidecar.errors import StoreError
+from sidecar.errors import JournalLocked, StoreError
 from sidecar.store import migrations
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Database:
         self.path = path
         self.clock = clock
         self._busy_s = busy_timeout_s
+        self._waits_s = busy_timeout_s  # for the lock, as the connection is set now
         self._known = len(migrations.MIGRATIONS)
         self._open: Literal["", "read", "write"] = ""  # the transaction
         self._broken = False  # a part of it failed, so that all of it must
@@ -80,11 +82,12 @@ class Database:
         self.close()
 
     @contextmanager
-    def transaction(self, *, durable: bool = True) -> Iterator[None]:
+    def transaction(self, *, durable: bool = True, wait_s: float | None = None) -> Iterator[None]:
         """All of it or nothing. Durable: on the disk when it returns, with all that was committed before it.
 
         Otherwise it survives the death of this process, and is on the disk with the next durable one. Inside another
-        one it is a part of that: committed with it, and lost with it.
+        one it is a part of that: committed with it, and lost with it. JournalLocked: another process has had the lock
+        for `wait_s`, the busy timeout where none is given, and nothing was begun.
         """
         if self._open == "write":
             if durable and not self._durable:  # SQLite cannot change its mind here, and less than asked is no answer
@@ -98,7 +101,7 @@ class Database:
             return
         if self._open:
             raise StoreError(f"{self.path}: nothing is written while a snapshot is read", kind="conflict")
-        self._begin(durable)
+        self._begin(durable, self._busy_s if wait_s is None else wait_s)
         try:
             yield
             if self._broken or not self._connection.in_transaction:
@@ -174,12 +177,21 @@ class Database:
         except sqlite3.Error as error:
             raise self._explained(error) from None
 
-    def _begin(self, durable: bool) -> None:
+    def _begin(self, durable: bool, wait_s: float) -> None:
         if durable != self._durable:
             self._run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
         # IMMEDIATE: whoever reads first and writes later can find that somebody else wrote between, and fail.
-        self._run("BEGIN IMMEDIATE")
+        self._wait_at_most(wait_s)
+        try:
+            self._run("BEGIN IMMEDIATE")
+        except StoreError as error:
+            if error.kind != "locked":
+                raise
+            raise JournalLocked(str(error)) from None
+        finally:
+            if wait_s < self._busy_s:
+                self._wait_at_most(self._busy_s)
         self._open = "write"
         try:
             self._refuse_strange()  # under the lock: from here on nobody can migrate it
@@ -187,6 +199,11 @@ class Database:
             self._roll_back()
             self._open = ""
             raise
+
+    def _wait_at_most(self, wait_s: float) -> None:
+        if wait_s != self._waits_s:
+            self._run(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
+            self._waits_s = wait_s
 
     def _roll_back(self) -> None:
         try:
@@ -293,4 +310,4 @@ class Database:
             kind, text = "removed", "it was removed or replaced while in use; end this sidecar and start it again"
         elif kind in ("io", "forbidden") and self._is_full():
             kind, text = _KINDS[sqlite3.SQLITE_FULL]
-        return StoreError(f"{self.path}: {text.format(busy=self._busy_s, error=error)}", kind=kind)
+        return StoreError(f"{self.path}: {text.format(busy=self._waits_s, error=error)}", kind=kind)

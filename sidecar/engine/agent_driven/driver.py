@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Told = dict[str, Any]
 
+_PATIENCE_S = 10.0  # with a locked journal: the caller hears of it, and can try again
+
 
 class AgentDriven:
     """One run as its caller sees it. Calls on one run follow each other; calls on different runs do not wait."""
@@ -62,9 +64,9 @@ class AgentDriven:
         async with self._turn, locked(self._owner.root, self._run_id):
             yield self._current()
 
-    def end(self, opened: OpenRun, ending: Ending) -> None:
+    async def end(self, opened: OpenRun, ending: Ending) -> None:
         """The caller ends it."""
-        close(opened, ending)
+        await close(opened, ending)
 
     def let_go(self) -> bool:
         """Close what is open: the journal has all of it. False in the middle of a call, when nothing is closed."""
@@ -87,8 +89,9 @@ class AgentDriven:
                 raise opened.lost
             if opened.ending is None:
                 opened.ledger.commit()
+                await opened.ledger.caught_up()  # the caller hears only what the journal has
                 return told
-            close(opened, opened.ending)
+            await close(opened, opened.ending)
             self._forget()
             return None
 
@@ -141,6 +144,7 @@ class AgentDriven:
         at = owner.journal.events(self._run_id, after=last - 1)[-1].at
         image.counters.duration_s += max(owner.database.clock() - at, 0.0)
         self._opened = OpenRun(owner, run, image, self._hear)
+        self._opened.ledger.patience_s = _PATIENCE_S
         clear_stale_signals(self._opened)
         return self._opened
 

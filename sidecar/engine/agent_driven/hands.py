@@ -20,6 +20,7 @@ from sidecar.errors import InputError, SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.store.journal import OPEN
 from sidecar.store.steps import Steps
+from sidecar.store.waiting import when_free
 
 if TYPE_CHECKING:
     from sidecar.engine.agent_driven.reported import Report
@@ -89,8 +90,9 @@ class Hands:
         if held is not None:
             if held.key == self._standing(thread):
                 self._keep_stop(thread)
-                return {"step": self._handed(thread, held.key, self._with_feedback(thread, held), holder)}
-            handouts.take_back(self._run_id, thread.task_id or "")
+                step = await self._with_feedback(thread, held)
+                return {"step": await self._handed(thread, held.key, step, holder)}
+            await self._take_back(thread.task_id)
         while True:
             action = await self._interpreter.walk(thread)
             if thread.cursor.is_over:
@@ -112,25 +114,34 @@ class Hands:
                 self._interpreter.outcomes.failed(thread, action.step, error_of(error, action.step))
                 continue
             if isinstance(action, Run):
-                begun = self._interpreter.work.begin(thread, action.step, key)
+                begun = await self._interpreter.work.begin(thread, action.step, key)
                 assert begun == step["attempt"]
-            return {"step": self._handed(thread, key, step, holder)}
+            return {"step": await self._handed(thread, key, step, holder)}
 
-    def _handed(self, thread: Thread, key: str, step: Any, holder: str) -> Any:
+    async def _handed(self, thread: Thread, key: str, step: Any, holder: str) -> Any:
         """Journalled as handed out, with a lease: an agent that died does not keep it for ever."""
-        lease_s = self._owner.settings.lease_s
+        handouts, lease_s = self._owner.handouts, self._owner.settings.lease_s
         self._interpreter.ledger.commit(durable=True)
-        return self._owner.handouts.hand_out(
-            self._run_id, thread.task_id or "", key, step, holder=holder, lease_s=lease_s
-        ).step
+        await self._interpreter.ledger.caught_up()
 
-    def _with_feedback(self, thread: Thread, held: Handout) -> Any:
+        def hand_out() -> Any:
+            return handouts.hand_out(self._run_id, thread.task_id or "", key, step, holder=holder, lease_s=lease_s).step
+
+        return await when_free(self._owner.database, hand_out)
+
+    async def _take_back(self, task_id: str | None) -> None:
+        """When all that was done with it is journalled."""
+        await self._interpreter.ledger.caught_up()
+        handouts = self._owner.handouts
+        await when_free(self._owner.database, lambda: handouts.take_back(self._run_id, task_id or ""))
+
+    async def _with_feedback(self, thread: Thread, held: Handout) -> Any:
         """A step that is handed out already, with what was said since; the same step in all else."""
         texts = list(self._opened.image.unheard)
         if not texts:
             return held.step
         self._interpreter.work.give_feedback(held.key)
-        self._owner.handouts.take_back(self._run_id, held.task_id)
+        await self._take_back(held.task_id)
         return handing.with_additions(held.step, texts, workflow_id=self._run_id, task_id=thread.task_id)
 
     def _atomic(self, thread: Thread, action: Run, key: str) -> dict[str, Any]:
@@ -186,9 +197,9 @@ class Hands:
     # --- back
 
     async def _report(self, thread: Thread, handout: Handout, report: Report) -> dict[str, Any]:
-        work, handouts, action = self._interpreter.work, self._owner.handouts, thread.cursor.action
+        work, action = self._interpreter.work, thread.cursor.action
         if not isinstance(action, Run) or thread.step_key() != handout.key:
-            handouts.take_back(self._run_id, handout.task_id)
+            await self._take_back(handout.task_id)
             return {"success": True, "message": "its tasks were all done already"}
         attempt = self._interpreter.ledger.attempts(handout.key)
         result = report.result
@@ -200,7 +211,7 @@ class Hands:
             view = self._interpreter.outcomes.view(thread, action.scope)
             value = reported.read_result(action.step, result, definition=handout.step["definition"], view=view)
             work.complete(thread, action, handout.key, attempt, value, writes_result=result is not None)
-        handouts.take_back(self._run_id, handout.task_id)
+        await self._take_back(handout.task_id)
         if thread.parent is not None and not self._batches.sees_to(thread):
             await self._on(thread)
         return {"success": True}
@@ -216,9 +227,9 @@ class Hands:
         if status == "failed":
             told: Error = {"message": error or "its agent says that it failed"}
             for child in left:
-                self._owner.handouts.take_back(self._run_id, child.task_id or "")
+                await self._take_back(child.task_id)
                 self._batches.tasks.over(child, told)
-            self._owner.handouts.take_back(self._run_id, thread.task_id or "")
+            await self._take_back(thread.task_id)
             return {"success": True}
         self._keep_stop(thread)
         names = ", ".join(child.task_id or "" for child in left)

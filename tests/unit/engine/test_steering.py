@@ -123,7 +123,7 @@ async def test_whoever_watches_hears_every_text_before_and_after_the_start(tmp_p
     heard: list[str] = []
     news = anyio.Event()
 
-    def hear(_: str, text: str) -> None:
+    async def hear(_: str, text: str) -> None:
         nonlocal news
         heard.append(text)
         news.set()
@@ -147,10 +147,14 @@ async def test_whoever_watches_hears_every_text_before_and_after_the_start(tmp_p
 @pytest.mark.anyio
 async def test_a_watch_outlives_the_directory(tmp_path: Path, run_id: str, directory: Path) -> None:
     heard = anyio.Event()
+
+    async def hear(*_: str) -> None:
+        heard.set()
+
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             os.rmdir(directory)
-            tasks.start_soon(steering.watch, str(tmp_path), run_id, lambda *_: heard.set())
+            tasks.start_soon(steering.watch, str(tmp_path), run_id, hear)
             await anyio.lowlevel.checkpoint()
             os.mkdir(directory)
             steering.redirect(str(tmp_path), run_id, "still there")
@@ -167,6 +171,9 @@ async def test_a_text_is_there_until_it_was_heard_and_is_heard_once_where_it_can
     looks = 0
     unlink = os.unlink
 
+    async def hear(_: str, text: str) -> None:
+        heard.append((text, os.listdir(directory)))
+
     def refuse(path: str, **more: int) -> None:
         nonlocal looks
         looks += 1
@@ -177,9 +184,7 @@ async def test_a_text_is_there_until_it_was_heard_and_is_heard_once_where_it_can
     monkeypatch.setattr(os, "unlink", refuse)  # for root, too, there are such directories, but not in every test
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(
-                steering.watch, str(tmp_path), run_id, lambda name, text: heard.append((text, os.listdir(directory)))
-            )
+            tasks.start_soon(steering.watch, str(tmp_path), run_id, hear)
             while os.listdir(directory):  # noqa: ASYNC110 - files give no event
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
