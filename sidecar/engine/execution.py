@@ -120,7 +120,7 @@ class Execution:
         run = self.owner.journal.run(self.run_id)
         for directory in signal_directories(root, run):
             files.recover(directory)  # before the start: what is put back looks as if it had just come
-        with liveness.RunLock(root, self.run_id):
+        with liveness.RunLock(root, self.run_id) as lock:
             await free(self.owner.database)  # so that what follows does not wait for it on the loop
             run = self.owner.journal.run(self.run_id)  # nobody changes it any more
             if (ending := self._not_executed(run)) is not None:
@@ -130,7 +130,7 @@ class Execution:
             environment = run.details.get("environment") or self.owner.environment
             self._log = RunLog(root, self.run_id, self.owner.settings.secret_values(environment))
             try:
-                return await self._opened(run)
+                return await self._opened(run, lock)
             finally:
                 self._log.close()
 
@@ -152,7 +152,7 @@ class Execution:
             return replace(ending, executed=False)
         return None
 
-    async def _opened(self, run: Run) -> Ending:
+    async def _opened(self, run: Run, lock: liveness.RunLock) -> Ending:
         try:
             opened = self.opened = await self._open(run)
         except StoreError:
@@ -167,7 +167,7 @@ class Execution:
         try:
             async with self._door(self) if self._door else nullcontext():
                 try:
-                    return await self._run(opened)
+                    return await self._run(opened, lock)
                 except Exception as error:  # raised again outside: the door's task group would wrap it
                     failure = error
         finally:
@@ -236,23 +236,38 @@ class Execution:
         environment = details.get("environment") or run.details[REQUEST]["environment"]
         return {**details, "detached": True, "environment": environment}
 
-    async def _run(self, opened: OpenRun) -> Ending:
+    async def _run(self, opened: OpenRun, lock: liveness.RunLock) -> Ending:
         try:
-            await self._turn(opened)
+            await self._turn(opened, lock)
         except anyio.get_cancelled_exc_class():
             if opened.lost is None:  # whoever executes the run gave it up: the journal says so, not a guess at a resume
                 await close(opened, opened.ending or Ending("interrupted", "interrupted"))
             raise
-        if opened.lost is not None:
-            raise opened.lost
-        assert opened.ending is not None
-        return await close(opened, opened.ending)
+        if opened.lost is None:
+            assert opened.ending is not None
+            try:
+                return await close(opened, opened.ending)
+            except StoreError as error:
+                opened.lost = error
+        return self._close_without_journal(opened, opened.lost)
 
-    async def _turn(self, opened: OpenRun) -> None:
+    def _close_without_journal(self, opened: OpenRun, lost: StoreError) -> Ending:
+        """The journal cannot be kept: whoever watches hears of the end all the same, and the next one who reads the
+        journal finds a run without an owner, which is interrupted, too."""
+        ending = opened.ending
+        if ending is None or ending.status != "interrupted":
+            ending = Ending("interrupted", str(lost))
+        told = {"status": ending.status, "reason": ending.reason}
+        self._hear(RunEvent(self.run_id, kinds.RUN_ENDED, self.owner.database.clock(), told))
+        if ending is not opened.ending:
+            raise lost
+        return ending
+
+    async def _turn(self, opened: OpenRun, lock: liveness.RunLock) -> None:
         clear_stale_signals(opened)
         if self._asked is not None:
             opened.end_now(self._asked[0], self._asked[1], within_s=self._asked[2])
-        async with watched(opened), anyio.create_task_group() as beside:
+        async with watched(opened, lock), anyio.create_task_group() as beside:
             beside.start_soon(steering.watch, self.owner.root, self.run_id, self._redirected)
             try:
                 with opened.scope:

@@ -51,7 +51,7 @@ CHANGED = "definition"  # in a run's details: the one that took the place of the
 
 
 @asynccontextmanager
-async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[None]:
+async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[liveness.RunLock]:
     """The run's lock, waited for without holding up the loop. RunBusy where somebody else keeps it."""
     lock = liveness.RunLock(root, run_id)
     deadline = anyio.current_time() + within_s
@@ -64,7 +64,7 @@ async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncItera
                 raise
         await anyio.sleep(_LOCK_EVERY_S)
     try:
-        yield
+        yield lock
     finally:
         lock.release()
 

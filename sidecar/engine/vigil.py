@@ -1,4 +1,5 @@
-"""While a run is in the hands of this process: an abort ends it at once, and so does the limit of its time."""
+"""While a run is in the hands of this process: an abort ends it at once, the limit of its time, and the loss of its
+place."""
 
 from __future__ import annotations
 
@@ -7,18 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sidecar.engine.ending import Ending
 from sidecar.errors import StoreError
 from sidecar.model import run as kinds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from sidecar.engine.opened import OpenRun
     from sidecar.signals.board import Request
+    from sidecar.signals.liveness import RunLock
+
+
+_PLACE_EVERY_S = 1.0
+
+
+async def displaced(is_in_place: Callable[[], bool]) -> None:
+    """Wait until what this process holds was moved, removed or replaced: nobody tells of that, and nobody who looks
+    there finds us."""
+    while is_in_place():  # noqa: ASYNC110 - nobody tells of it
+        await anyio.sleep(_PLACE_EVERY_S)
 
 
 @asynccontextmanager
-async def watched(opened: OpenRun) -> AsyncIterator[None]:
+async def watched(opened: OpenRun, lock: RunLock) -> AsyncIterator[None]:
     """Around the scope of the run, which is what an abort cancels."""
     failure: Exception | None = None
     async with anyio.create_task_group() as beside:
@@ -26,6 +39,7 @@ async def watched(opened: OpenRun) -> AsyncIterator[None]:
         beside.start_soon(_obey, opened)
         beside.start_soon(_keep_time, opened)
         beside.start_soon(_keep_journal, opened)
+        beside.start_soon(_keep_place, opened, lock)
         try:
             yield
         except Exception as error:  # raised again outside: a task group would wrap it
@@ -63,6 +77,13 @@ async def _keep_time(opened: OpenRun) -> None:
             opened.end_now(opened.gate.out_of_time())
             return
         await anyio.sleep(left_s)
+
+
+async def _keep_place(opened: OpenRun, lock: RunLock) -> None:
+    """No signal reaches a run whose directory is elsewhere now, and what it does is kept nowhere."""
+    await displaced(lock.is_in_place)
+    where = opened.board.subject.own_directory
+    opened.end_now(Ending("interrupted", f"{where} was moved, removed or replaced while the run was executed"))
 
 
 async def _keep_journal(opened: OpenRun) -> None:

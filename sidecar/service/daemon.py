@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from sidecar import config, layout
 from sidecar.engine.owner import Owner
+from sidecar.engine.vigil import displaced
 from sidecar.errors import ConfigError, SidecarError
 from sidecar.service.executor import LocalExecutor, Runs
 from sidecar.service.handing_over import take_over
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 _COMPACT_EVERY_S = 3600.0
-_PLACE_EVERY_S = 2.0
 # What is made once, for all runs: the rest is looked up whenever it is needed.
 _AT_START = ("watcher", "containment", "projects", "http_token", "otlp_endpoint", "otlp_headers")
 _LEFT = ("running", "interrupted")  # the first: though nobody holds it, since its owner died
@@ -129,8 +129,7 @@ class Daemon:
     async def _keep_place(self, is_ours: Callable[[], bool]) -> None:
         """End when the place was taken away, by `git clean` for one: nobody finds us there, and another daemon, which
         whoever keeps us running starts then, would serve the project beside us."""
-        while is_ours():  # noqa: ASYNC110 - nobody tells of it
-            await anyio.sleep(_PLACE_EVERY_S)
+        await displaced(is_ours)
         path = layout.daemon_lock(self._project.root)
         self._lost = SidecarError(f"{path} was removed or replaced; a daemon that is started now will do")
         self.end()
@@ -183,13 +182,6 @@ def daemon_lock(root: str) -> Iterator[Callable[[], bool]]:
         if holder is not None:
             raise SidecarError(f"{root} has a daemon already: process {holder}")
         os.ftruncate(file, os.pwrite(file, b"%d\n" % os.getpid(), 0))
-        yield lambda: _is_at(path, file)
+        yield lambda: liveness.is_at(path, file)
     finally:
         os.close(file)
-
-
-def _is_at(path: str, file: int) -> bool:
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(file))
-    except OSError:
-        return False

@@ -68,6 +68,10 @@ class RunLock:
         message = f"run {self._run_id} cannot be executed, its lock cannot be written: {where}"
         return StoreError(message, kind="forbidden")
 
+    def is_in_place(self) -> bool:
+        """Whether the lock that this process holds is still the one that others find."""
+        return is_at(os.path.join(self._directory, LOCK_NAME), self._file)
+
     def release(self) -> None:
         """Give it up; a second time does nothing."""
         if self._file >= 0:
@@ -124,6 +128,17 @@ def lock_or_holder(file: int, within_s: float = _GLANCE_S) -> str | None:
             if time.monotonic() > deadline:
                 return os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
             time.sleep(0.002)
+
+
+def is_at(path: str, file: int) -> bool:
+    """Whether an open file is the one that the path leads to: not where it, or a directory above it, was moved,
+    removed or replaced. True where that cannot be told."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(file))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # the disk does not answer now, or the directory may not be searched any more
+        return True
 
 
 # --- from a beginning to an end

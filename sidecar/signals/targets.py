@@ -65,8 +65,14 @@ def run(root: str, run_id: str) -> Target:
     """One run, by its id."""
     directory = layout.run_directory(root, run_id)
     if not ulid.is_valid(run_id) or not os.path.isdir(directory):
+        if ulid.is_valid(run_id) and os.path.exists(os.path.join(layout.open_directory(root), run_id)):
+            raise SignalError(
+                f"the directory of run {run_id} was removed, so that no signal can reach it; a process that executes "
+                "the run notices that within 2 s, and ends it with its agents"
+            )
         known = sorted((name for name in _entries(layout.runs_directory(root)) if ulid.is_valid(name)), reverse=True)
-        raise SignalError(f"Run not found: {run_id!r} {_listed(known, 'no run has been started in this project')}")
+        none = f"no run has a directory in {layout.runs_directory(root)}"
+        raise SignalError(f"Run not found: {run_id!r} {_listed(known, none)}")
     return Target(root, "run", run_id, directory)
 
 

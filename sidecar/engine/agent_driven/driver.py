@@ -79,11 +79,11 @@ class AgentDriven:
 
     async def _during(self, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
         """Something with the run in hand; None where the run is over, before or by it."""
-        async with self._turn, locked(self._owner.root, self._run_id):
+        async with self._turn, locked(self._owner.root, self._run_id) as lock:
             opened = self._current()
             if opened is None:
                 return None
-            told = await self._turned(opened, do)
+            told = await self._turned(opened, lock, do)
             if opened.lost is not None:
                 self._forget()
                 raise opened.lost
@@ -95,10 +95,12 @@ class AgentDriven:
             self._forget()
             return None
 
-    async def _turned(self, opened: OpenRun, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
+    async def _turned(
+        self, opened: OpenRun, lock: liveness.RunLock, do: Callable[[Hands], Awaitable[Told]]
+    ) -> Told | None:
         told: Told | None = None
         opened.scope = anyio.CancelScope()
-        async with watched(opened):
+        async with watched(opened, lock):
             try:
                 with opened.scope:
                     told = await self._inside(opened, do)

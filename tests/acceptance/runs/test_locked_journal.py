@@ -116,6 +116,8 @@ def test_a_second_signal_gives_up_a_lock_that_is_never_released(working: Flows) 
         working.until(lambda: said(working, "out", WAITS))
         owner.send_signal(signal.SIGTERM)
         owner.communicate(timeout=60)
+        assert owner.returncode == 143
+        assert said(working, "out", '"kind": "run_ended"') or said(working, "out", '"kind":"run_ended"')
         assert working.tagged() == []
     working.touch("go")
     assert working.json("resume", "--json", working.runs()[0].run_id)["status"] == "completed"

@@ -180,7 +180,7 @@ def test_a_run_is_found_by_its_id_and_only_where_it_has_a_directory(real_root: s
 
 
 def test_a_project_without_runs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SignalError, match="no run has been started in this project"):
+    with pytest.raises(SignalError, match="no run has a directory in"):
         targets.run(str(tmp_path), "0" * 26)
 
 
