@@ -15,7 +15,7 @@ from sidecar.engine.task_threads import TaskThreads, open_batches
 from sidecar.errors import SidecarError, StepFailed, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
 
@@ -172,26 +172,35 @@ class Batches:
                 raise
             except SidecarError as error:
                 self.tasks.could_not_begin(thread, action, index, error_of(error, action.step))
+                # The batch is another one now. Not at once: whoever asked may be about to wait for what is told next.
+                self._group.start_soon(self._guarded, self._begin_next, thread)
                 return
             running = self._running[child.key] = _Running(child)
-            self._group.start_soon(self._have_done, thread, action, running)
+            self._group.start_soon(self._guarded, self._have_done, thread, action, running)
             room -= 1
+
+    async def _guarded(self, do: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """A task of the group: what ends the run is told to the run, and whoever waits looks again."""
+        try:
+            await do(*arguments)
+        except StoreError as lost:
+            self._interpreter.processes.lost(lost)
+        except RunEnds as ends:
+            self._ends(ends.ending)
+        self.stir()
+
+    async def _begin_next(self, thread: Thread) -> None:
+        self.begin(thread)
 
     async def _have_done(self, thread: Thread, action: Parallel, running: _Running) -> None:
         child = running.child
         try:
             result = await self._dispatched(action, running)
-            self._running.pop(child.key, None)
-            if result.state != "cancelled":
-                self.tasks.over(child, result.error)
-                self.begin(thread)
-        except StoreError as lost:
-            self._interpreter.processes.lost(lost)
-        except RunEnds as ends:
-            self._ends(ends.ending)
         finally:
             self._running.pop(child.key, None)
-        self.stir()
+        if result.state != "cancelled":
+            self.tasks.over(child, result.error)
+            self.begin(thread)
 
     async def _dispatched(self, action: Parallel, running: _Running) -> Result:
         """Have it done by whoever does tasks."""
