@@ -305,8 +305,10 @@ class Agent:
             self._exit = message
         self._stir()
 
-    def _why_not(self, number: int, what: object) -> str:
+    def _why_not(self, number: int | None, what: object) -> str:
         program = self.launch.argv[0]
+        if number is None:
+            return f"{self._name}: cannot run {program!r}: {what}"
         path = self.launch.environment(self._around.project, self._marker).get("PATH")
         if number == errno.EACCES and "/" not in program and shutil.which(program, path=path) is None:
             # One directory of PATH that may not be searched makes the kernel's answer misleading.

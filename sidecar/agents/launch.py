@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sidecar.agents import kill, marker
+from sidecar.errors import AgentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,6 +37,21 @@ class Launch:
     kill_after_s: float = kill.KILL_AFTER_S
     interrupt: Callable[[Interruptible], Awaitable[None]] | None = None
 
+    def __post_init__(self) -> None:
+        """AgentFailed for what no operating system starts. Values are not shown: they may be secrets."""
+        if not self.argv:
+            raise AgentFailed("there is no command to run")
+        given = [("the working directory", self.cwd), ("the program's name", self.argv[0])]
+        given += [(f"argument {number}", word) for number, word in enumerate(self.argv[1:], 1)]
+        given += [(f"the variable {name!r}", value) for name, value in self.env.items()]
+        given += [(f"the name of the variable {name!r}", name) for name in self.env]
+        for what, text in given:
+            if (why := unfit(text)) is not None:
+                raise AgentFailed(f"{what} {why}, which cannot be passed to a program")
+        for name in self.env:
+            if not name or "=" in name:
+                raise AgentFailed(f"{name!r} cannot be the name of a variable")
+
     @property
     def feeds_stdin(self) -> bool:
         """Whether stdin is a pipe; /dev/null otherwise."""
@@ -53,6 +69,17 @@ class Launch:
                 environment[name] = value
         environment[marker.VARIABLE] = marker.extended(environment, token)
         return environment
+
+
+def unfit(text: str) -> str | None:
+    """What keeps a text from being an argument, a variable or a path; None where nothing does."""
+    if "\0" in text:
+        return "holds a NUL byte"
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return "holds half a surrogate pair"
+    return None
 
 
 class Pipes:

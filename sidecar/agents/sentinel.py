@@ -97,6 +97,10 @@ class Sentinel:
         except OSError as error:
             self._tell({"told": "failed", "id": request["id"], "errno": error.errno, "what": error.filename})
             return
+        except Exception as error:  # one that cannot be started must not cost all the others their sentinel
+            why = f"{type(error).__name__}: {error}"
+            self._tell({"told": "failed", "id": request["id"], "errno": None, "what": why})
+            return
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sidecar.agents.launch import unfit
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Context:
         if working_dir is None:
             return root
         asked = self.view.text(working_dir)
+        if (why := unfit(asked)) is not None:
+            raise StepFailed(f"working_dir {asked!r} {why}: it is no path")
         found = os.path.realpath(os.path.join(root, asked))
         real = os.path.realpath(root)
         if found != real and not found.startswith(real.rstrip("/") + "/"):

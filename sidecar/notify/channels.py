@@ -84,7 +84,7 @@ async def _run(owner: Owner, argv: Sequence[str], notice: Notice | None = None) 
         argv=argv,
         cwd=owner.root,
         starter_env=owner.environment,
-        env={f"SIDECAR_NOTIFY_{name.upper()}": str(value) for name, value in told.items()},
+        env={f"SIDECAR_NOTIFY_{name.upper()}": _printable(str(value)) for name, value in told.items()},
         stdin=json.dumps(told, ensure_ascii=False).encode("utf-8", "replace") + b"\n" if told else None,
         secrets=owner.settings.secret_values(owner.environment),
         kill_after_s=_GRACE_S,
@@ -93,6 +93,11 @@ async def _run(owner: Owner, argv: Sequence[str], notice: Notice | None = None) 
     if ended.exit_code != 0:
         said = ended.tail.strip().splitlines()
         raise SidecarError(f"{argv[0]} exited with {ended.exit_code}" + (f": {said[-1]}" if said else ""))
+
+
+def _printable(text: str) -> str:
+    """A reason may hold what no variable can: whoever is told of it gets the rest."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def _value(text: str | None, owner: Owner) -> str:

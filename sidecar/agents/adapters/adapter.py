@@ -77,16 +77,15 @@ class Adapter:
         """
         definition = assignment.definition
         via = definition.prompt_via or self.prompt_via
+        prompt = _encoded(assignment)
         if via == "argument":
-            _check_argument(assignment)
+            _check_argument(assignment, prompt)
         added = {**self.environment, **definition.env}
         if mcp is not None and self.mcp_by_hand:
             added = {**added, **mcp["env"]}  # its server, registered by hand, inherits them from the tool
         command = self._command(assignment, cwd, {**environment, **added})
         arguments = self.arguments(Call(assignment, via, mcp))
-        # A lone surrogate is what Python makes of an undecodable byte on the command line: give the byte back.
-        stdin = assignment.prompt.encode("utf-8", "surrogateescape") if via == "stdin" else b""
-        return Invocation((*command, *arguments), added, stdin)
+        return Invocation((*command, *arguments), added, prompt if via == "stdin" else b"")
 
     @property
     def variable(self) -> str:
@@ -118,8 +117,17 @@ def _executable(word: str, cwd: str, environment: Mapping[str, str]) -> str | No
     return shutil.which(word, path=os.pathsep.join(os.path.join(cwd, part) for part in path.split(os.pathsep)))
 
 
-def _check_argument(assignment: Assignment) -> None:
-    if "\0" in assignment.prompt:
+def _encoded(assignment: Assignment) -> bytes:
+    try:
+        # A lone surrogate is what Python makes of an undecodable byte on the command line: give the byte back.
+        return assignment.prompt.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a text of JavaScript's that was cut in the middle of a character
+        message = f"agent {assignment.name!r}: the prompt holds half a surrogate pair, which is no character"
+        raise AgentFailed(message) from None
+
+
+def _check_argument(assignment: Assignment, prompt: bytes) -> None:
+    if b"\0" in prompt:
         raise AgentFailed(f"agent {assignment.name!r}: the prompt holds a NUL byte: use `prompt_via: stdin`")
-    if len(assignment.prompt.encode("utf-8", "surrogateescape")) > _MAX_ARGUMENT:
+    if len(prompt) > _MAX_ARGUMENT:
         raise AgentFailed(f"agent {assignment.name!r}: the prompt is too long for an argument: use `prompt_via: stdin`")

@@ -210,18 +210,18 @@ class Connection:
 
     async def _started(self, server: StdioServer) -> Agent:
         opening = self._opening
-        launch = Launch(
-            argv=server.argv,
-            cwd=server.cwd,
-            starter_env=opening.environment,
-            env=server.env,
-            keep_stdin_open=True,
-            log_path=opening.log_path(),
-            run_id=opening.run_id,
-            secrets=opening.secrets,
-            kill_after_s=opening.kill_after_s,
-        )
         try:
+            launch = Launch(
+                argv=server.argv,
+                cwd=server.cwd,
+                starter_env=opening.environment,
+                env=server.env,
+                keep_stdin_open=True,
+                log_path=opening.log_path(),
+                run_id=opening.run_id,
+                secrets=opening.secrets,
+                kill_after_s=opening.kill_after_s,
+            )
             return await opening.start(launch, f"MCP server {server.name}")
         except AgentFailed as error:
             self.problem = f"cannot be started: {error}"

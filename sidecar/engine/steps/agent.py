@@ -11,8 +11,6 @@ from sidecar.engine.work.json_in_text import fenced
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sidecar.engine.context import Context
     from sidecar.model.steps import AgentStep, OutputFormat
 
@@ -25,7 +23,7 @@ async def run(step: AgentStep, context: Context) -> Any:
         prompt=prompt,
         parameters=parameters,
         cwd=context.directory(step.working_dir),
-        env=_variables(step.env, context),
+        env={name: context.view.text(value) for name, value in step.env.items()},
         timeout=step.timeout_s,
         task_id=context.task_id,
     )
@@ -41,14 +39,6 @@ def _prompt(step: AgentStep, context: Context) -> tuple[str, dict[str, Any]]:
     if "prompt" in parameters:
         raise StepFailed("`parameters` has a `prompt`, and so has the step: only one of them can hold")
     return context.view.text(step.prompt), parameters
-
-
-def _variables(given: Mapping[str, str], context: Context) -> dict[str, str]:
-    found = {name: context.view.text(value) for name, value in given.items()}
-    for name, value in found.items():
-        if "\0" in value:
-            raise StepFailed(f"env: {name} holds a NUL byte, which cannot be passed to a program")
-    return found
 
 
 def _result(taken: Taken, wanted: OutputFormat) -> Any:

@@ -54,10 +54,11 @@ class Command:
     def of(cls, step: ShellCommand | AgentShellCommand, context: Context) -> Command:
         """What a step says, as it stands now."""
         prepared = context.view.command(step.command)
+        added = {name: context.view.text(value) for name, value in step.env.items()}
         return cls(
             script=prepared.script,
             directory=context.directory(step.working_dir),
-            environment={**_variables(step.env, context), **prepared.environment},
+            environment={**added, **prepared.environment},
             timeout_s=positive_s(context.view, step.timeout_s, "timeout"),
             output_format=step.output_format,
             name=step.id or step.type,
@@ -91,8 +92,9 @@ class Command:
         there = at_terminal.Command(["sh", "-c", self.script], self.directory, environment, self.timeout_s)
         try:
             code = await at_terminal.run(keeper, there, terminal)
-        except OSError as error:
-            raise StepFailed(f"the command could not be started: {error.strerror}", kind="start") from None
+        except (OSError, ValueError) as error:  # ValueError: no `Launch` has looked at the script
+            why = error.strerror if isinstance(error, OSError) else error
+            raise StepFailed(f"the command could not be started: {why}", kind="start") from None
         if code is None:
             assert self.timeout_s is not None
             raise StepFailed(timeout_text(self.timeout_s), kind="timeout")
@@ -107,19 +109,19 @@ class Command:
 
     async def _started(self, context: Context, argv: list[str], log_path: str | None) -> Agent:
         around = context.around
-        launch = Launch(
-            argv=argv,
-            cwd=self.directory,
-            starter_env=around.environment,
-            env=self.environment,
-            keep_stdin_open=True,
-            log_path=log_path,
-            run_id=around.run_id,
-            task_id=context.task_id,
-            secrets=around.secrets,
-            kill_after_s=around.settings.kill_after_s,
-        )
         try:
+            launch = Launch(
+                argv=argv,
+                cwd=self.directory,
+                starter_env=around.environment,
+                env=self.environment,
+                keep_stdin_open=True,
+                log_path=log_path,
+                run_id=around.run_id,
+                task_id=context.task_id,
+                secrets=around.secrets,
+                kill_after_s=around.settings.kill_after_s,
+            )
             return await context.start(launch, self.name)
         except AgentFailed as error:
             raise StepFailed(f"the command could not be started: {error}", kind="start") from None
@@ -225,22 +227,6 @@ def exit_text(code: int | None) -> str:
 def timeout_text(timeout_s: float) -> str:
     """What to say of a command that took too long."""
     return f"the command did not end within {timeout_s:g} s"
-
-
-def _variables(env: Mapping[str, str], context: Context) -> dict[str, str]:
-    variables = {name: context.view.text(value) for name, value in env.items()}
-    for name, value in variables.items():
-        if "\0" in value or not _encodes(value):
-            raise StepFailed(f"env: {name} holds a NUL or half a surrogate pair, which no command can be given")
-    return variables
-
-
-def _encodes(text: str) -> bool:
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _is_cut(line: str) -> bool:

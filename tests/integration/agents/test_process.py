@@ -157,6 +157,19 @@ async def test_a_missing_program_and_a_missing_directory_are_named(containment: 
         assert cgroup.PREFIX + agent_id not in os.listdir(containment.base)
 
 
+async def test_the_sentinel_survives_whatever_a_start_raises(containment: Containment) -> None:
+    async with Supervisor("/", containment=containment) as supervisor:
+        other = await supervisor.start(shell("read -r _", keep_stdin_open=True))
+        sentinel = supervisor.sentinel_pid
+        for environment in ({"A=B": "c"}, {"A": "b\0c"}, {"A": "\ud800"}):  # an inherited one is not looked at before
+            with pytest.raises(AgentFailed, match="cannot run 'true': (ValueError|UnicodeEncodeError)"):
+                await supervisor.start(Launch(argv=["true"], cwd="/", starter_env=environment))
+        assert supervisor.sentinel_pid == sentinel
+        other.write_stdin(b"\n")
+        ended = await other.wait()
+        assert (ended.reason, ended.exit_code) == ("exited", 0)
+
+
 async def test_one_line_of_100_mb_costs_no_memory_and_the_log_has_its_end(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:

@@ -276,7 +276,7 @@ async def test_the_environment_is_the_runs_then_the_steps_then_ours(bench: Bench
 
 @pytest.mark.parametrize("value", ["{{ 'a\\u0000b' }}", "{{ '\\ud800' }}"])
 async def test_a_variable_that_no_process_can_be_given_fails_the_step(bench: Bench, value: str) -> None:
-    assert "env: BAD holds" in (await bench.failure("env", env={"BAD": value}))["message"]
+    assert "the variable 'BAD' holds" in (await bench.failure("env", env={"BAD": value}))["message"]
     assert bench.names == []
 
 
