@@ -15,7 +15,7 @@ import anyio.lowlevel
 from sidecar.engine import aftermath, including
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.including_time import IncludingTimes, in_time
-from sidecar.engine.needs import is_for_agent
+from sidecar.engine.needs import has_own_agent, is_for_agent
 from sidecar.engine.outcomes import Outcomes, error_of
 from sidecar.engine.program import asks
 from sidecar.engine.program.actions import (
@@ -130,7 +130,9 @@ class Interpreter:
             return False
         if isinstance(action, Parallel):
             return self.batches.need_agents(thread, action)
-        return isinstance(action, Run) and is_for_agent(action.step, "agent")
+        if not isinstance(action, Run) or not is_for_agent(action.step, "agent"):
+            return False
+        return self.image.main.handed or not has_own_agent(action.step)  # else the agent of a task has no part in it
 
     def stir(self) -> None:
         """Something may be possible that was not: a stop was taken back."""

@@ -28,8 +28,14 @@ _BY_DRIVER: dict[Driver, tuple[type[StepBase], ...]] = {
 
 
 def is_for_agent(step: StepBase, driver: Driver) -> bool:
-    """Whether the step itself is for an agent. Steps that hold others never are: `needs_agent` looks into them."""
-    return isinstance(step, _BY_DRIVER[driver])
+    """Whether the step itself is for the agent that drives the run, or does its task. Steps that hold others never are:
+    `needs_agent` looks into them. One that names its agent is for that one, where the sidecar starts the agents."""
+    return isinstance(step, _BY_DRIVER[driver]) and not (driver == "server" and has_own_agent(step))
+
+
+def has_own_agent(step: StepBase) -> bool:
+    """Whether the step says which agent does it."""
+    return isinstance(step, AgentStep | ApplyHints) and step.agent is not None
 
 
 def needs_agent(steps: Steps, tasks: Mapping[str, SubAgentTask], includes: Includes, driver: Driver) -> bool:

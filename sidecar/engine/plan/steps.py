@@ -58,11 +58,11 @@ class Account:
         """Note a text of the definition."""
         return str(self.take(key, self.known.text(given)).value)
 
-    def agent(self, given: str | None) -> str:
-        """Note which agent it is; one that is given as null is the default too."""
+    def agent(self, given: str | None, *, of_tasks: bool = False) -> str:
+        """Note which agent it is; one that is given as null is the default too. `of_tasks`: does further tasks."""
         seen = self.known.value(given)
         name = str(seen.value) if seen.value not in (None, "") else self.default_agent
-        if self.task_agent is not None:  # it does all that the task has for agents, whomever a step names
+        if self.task_agent is not None and (given is None or of_tasks):  # else the step has one of its own
             name = self.task_agent
         else:
             self.problems += seen.problems

@@ -199,7 +199,7 @@ class Walk:
             account.problems.append(unknown(step.sub_agent_task, self._definition.tasks, "sub-agent task"))
         by_agent = task is not None and self._needs_agent(needs.of_task(task))
         account.details["by_agents"] = by_agent
-        who = f"by {account.agent(step.agent)}" if by_agent else "by sidecar itself"
+        who = f"by {account.agent(step.agent, of_tasks=True)}" if by_agent else "by sidecar itself"
         does = f"for each of {_of_items(count, account)}, {account.details['max_parallel']} at a time: "
         does += f"task {step.sub_agent_task} {who}"
         if step.sub_agent_prompt_override is not None:

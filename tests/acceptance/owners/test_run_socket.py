@@ -116,6 +116,48 @@ def test_the_agents_of_tasks_do_the_steps_of_the_run_that_is_open(project: Proje
     assert len(project.events(run_id, "run_ended")) == 1
 
 
+@pytest.mark.parametrize("with_others", [True, False], ids=["beside steps for the task's agent", "alone"])
+def test_a_step_of_a_task_is_done_by_the_agent_that_it_names(
+    project: Project, begin: Any, *, with_others: bool
+) -> None:
+    project.calling_agent("worker", "tasks", "notes")
+    for name in ("reviewer", "hinter"):
+        content = {"description": "", "adapter": "command", "command": ["sh", "-c", f"cat >> {name}; echo of {name}"]}
+        (project.own / "agents" / f"{name}.yaml").write_text(json.dumps(content))
+    kept = {"state_update": {"path": "raw.done", "operation": "append"}}
+    named = [
+        {"id": "review", "type": "agent", "agent": "{{ 'reviewer' }}", "prompt": "review {{ item }}.", **kept},
+        {"id": "hint", "type": "apply_hints", "agent": "hinter", "file": "f", "hints": ["h"], "on_error": "continue"},
+    ]
+    first, last = ({"id": name, "type": "agent", "prompt": f"{name} {{{{ item }}}}", **kept} for name in "ab")
+    project.workflow(
+        "work",
+        {
+            "id": "all",
+            "type": "parallel_foreach",
+            "items": ["x", "y"],
+            "agent": "worker",
+            "sub_agent_task": "one",
+        },
+        {"id": "after", "type": "shell_command", "command": "echo {{ JSON.stringify(done) }} > after"},
+        state_schema={"raw": {"done": "array"}},
+        default_state={"raw": {"done": []}},
+        sub_agent_tasks={
+            "one": {"description": "does one", "steps": [first, *named, last] if with_others else named},
+        },
+    )
+    begin("work")
+    project.until_file("after")
+    run_id = project.runs()[0]["run_id"]
+    project.until_status(run_id, "completed")
+    started = sorted(each["name"] for each in project.events(run_id, "agent_started"))
+    own = ["worker", "worker"] if with_others else []
+    assert started == ["after", "hinter", "hinter", "reviewer", "reviewer", *own]
+    assert sorted((project.root / "reviewer").read_text().split(".")) == ["", "review x", "review y"]
+    others = ["all.0 did it"] * 2 + ["all.1 did it"] * 2 if with_others else []
+    assert sorted(json.loads((project.root / "after").read_text())) == [*others, "of reviewer", "of reviewer"]
+
+
 def test_an_agent_writes_the_state_of_its_own_run_and_is_refused_its_steps(project: Project, begin: Any) -> None:
     writes = ("workflow_state_update", {"workflow_id": "$RUN", "updates": [{"path": "raw.found", "value": 7}]})
     reads = ("workflow_state_read", {"workflow_id": "$RUN"})

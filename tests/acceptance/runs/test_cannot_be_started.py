@@ -56,7 +56,12 @@ def test_an_mcp_server_that_cannot_be_started_costs_no_other_agent_its_life(
                                 "type": "shell_command",
                                 "command": "until [ -e working ]; do sleep 0.02; done",
                             },
-                            {"id": "call", "type": "mcp_call", "mcp": {"server": "bad", "method": "t"}, "on_error": "continue"},
+                            {
+                                "id": "call",
+                                "type": "mcp_call",
+                                "mcp": {"server": "bad", "method": "t"},
+                                "on_error": "continue",
+                            },
                             {"id": "done", "type": "shell_command", "command": "touch called"},
                         ],
                     }

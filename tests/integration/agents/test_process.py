@@ -162,7 +162,7 @@ async def test_the_sentinel_survives_whatever_a_start_raises(containment: Contai
         other = await supervisor.start(shell("read -r _", keep_stdin_open=True))
         sentinel = supervisor.sentinel_pid
         for environment in ({"A=B": "c"}, {"A": "b\0c"}, {"A": "\ud800"}):  # an inherited one is not looked at before
-            with pytest.raises(AgentFailed, match="cannot run 'true': (ValueError|UnicodeEncodeError)"):
+            with pytest.raises(AgentFailed, match=r"cannot run 'true': (ValueError|UnicodeEncodeError)"):
                 await supervisor.start(Launch(argv=["true"], cwd="/", starter_env=environment))
         assert supervisor.sentinel_pid == sentinel
         other.write_stdin(b"\n")

@@ -109,6 +109,14 @@ def test_a_message_needs_an_agent_only_where_one_drives() -> None:
     assert not ask("server", COMMAND, MESSAGE)
 
 
+@pytest.mark.parametrize("kind", ["agent", "apply_hints"])
+def test_a_step_that_names_its_agent_needs_no_other_where_the_sidecar_starts_agents(kind: str) -> None:
+    named = {**EXAMPLES[kind], "agent": "reviewer"}
+    assert not ask("server", COMMAND, named)
+    assert ask("server", named, AGENT)
+    assert ask("agent", named)
+
+
 # --- included workflows
 
 

@@ -493,15 +493,23 @@ def test_the_sub_agents_are_counted_where_the_items_are_known(items: Any, count:
 
 def test_a_task_that_needs_an_agent_is_done_by_the_agent_of_the_step_and_others_by_sidecar(plan: Explain) -> None:
     tasks = {
-        "talks": {"steps": [{"id": "inner", "type": "agent", "agent": "gemini", "prompt": "x"}]},
+        "talks": {
+            "steps": [
+                {"id": "inner", "type": "agent", "prompt": "x"},
+                {"id": "named", "type": "agent", "agent": "gemini", "prompt": "y"},
+            ]
+        },
         "runs": {"steps": [{"type": "shell_command", "command": "make"}]},
+        "named": {"steps": [{"type": "agent", "agent": "gemini", "prompt": "z"}]},
     }
     fan = {"type": "parallel_foreach", "items": [1], "agent": "codex"}
-    found = plan([{**fan, "sub_agent_task": "talks"}, {**fan, "sub_agent_task": "runs"}], sub_agent_tasks=tasks)
+    found = plan([{**fan, "sub_agent_task": name} for name in tasks], sub_agent_tasks=tasks)
     assert step(found, "inner").does == "have codex do: x"
+    assert step(found, "named").does == "have gemini do: y"
     assert found.steps[0].does == "for each of 1 item (1), 5 at a time: task talks by codex"
-    assert found.steps[2].does == "for each of 1 item (1), 5 at a time: task runs by sidecar itself"
-    assert found.required_tools == ("agent:codex", "command:make")
+    assert found.steps[3].does == "for each of 1 item (1), 5 at a time: task runs by sidecar itself"
+    assert found.steps[5].does == "for each of 1 item (1), 5 at a time: task named by sidecar itself"
+    assert found.required_tools == ("agent:codex", "agent:gemini", "command:make")
 
 
 def test_a_batch_says_what_its_sub_agents_are_told_and_that_nobody_waits_for_all(plan: Explain) -> None:
