@@ -146,8 +146,6 @@ class LocalExecutor:
         """Start it, or go on with it; returns when it is running. SidecarError: it is not, and why."""
         if self._interrupted is not None:
             raise SidecarError("the daemon is ending: it takes no more runs")
-        if run_id in self._executions:
-            raise SidecarError(f"run {run_id} is already being executed")
         owner = self.runs.owner
         run = owner.journal.run(run_id)
         person: Person | None = None
@@ -190,6 +188,9 @@ class LocalExecutor:
             execution.interrupt(at_once=True)
 
     async def _execute(self, run_id: str, given: dict[str, Any], *, task_status: TaskStatus[None]) -> None:
+        # Here and not in `begin`, which waits: nothing comes between this look and the entry below.
+        if run_id in self._executions:
+            raise SidecarError(f"run {run_id} is already being executed")
         begun = False
 
         def hear(event: RunEvent) -> None:

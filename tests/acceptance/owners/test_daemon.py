@@ -10,6 +10,8 @@ import shutil
 import signal
 import socket
 import stat
+import sys
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -137,6 +139,42 @@ def test_at_its_end_runs_are_interrupted_and_the_next_daemon_resumes_them(workin
     assert (working.root / "ended").read_text() == "done\n"
     assert f"resumed run {run_id}" in after.said
     assert [told["status"] for told in working.events(run_id, "run_ended")] == ["interrupted", "completed"]
+
+
+def unread(connected: socket.socket) -> int:
+    """How many bytes the other end has not read yet."""
+    return int.from_bytes(fcntl.ioctl(connected, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def test_requests_for_one_run_that_come_at_once_begin_it_once_and_harm_no_other(working: Project) -> None:
+    daemon = working.daemon()
+    other = working.detached("work")
+    working.until_file("begun")
+    working.workflow("fails", {"id": "a", "type": "shell_command", "command": "test -e go"})
+    run_id = working.detached("fails")
+    working.until_status(run_id, "failed")
+    asked = {"run_id": run_id, "feedback": None, "answer": None, "with_changes": False}
+    clients = [socket_path.connect(str(working.own / "handover.sock")) for _ in range(3)]
+    for client in clients:
+        client.sendall(json.dumps(asked).encode())
+    working.until(lambda: not any(map(unread, clients)))  # the daemon waits for the rest of each
+    (working.root / "go").touch()
+    daemon.process.send_signal(signal.SIGSTOP)
+    working.until(lambda: psutil.Process(daemon.process.pid).status() == psutil.STATUS_STOPPED)
+    for client in clients:
+        client.sendall(b"\n")
+    daemon.process.send_signal(signal.SIGCONT)
+    answers = []
+    for client in clients:
+        client.settimeout(DEADLINE_S)
+        with client, client.makefile() as lines:
+            answers.append(json.loads(lines.readline() or "null"))
+    assert sorted(map(list, answers)) == [["begun"], ["error"], ["error"]]
+    assert str(answers).count(f"run {run_id} is already being executed") == 2
+    assert working.until_status(run_id, "completed")
+    assert working.until_status(other, "completed")
+    assert len(working.events(run_id, "run_resumed")) == 1
+    assert daemon.end() == 0
 
 
 def test_a_daemon_that_is_killed_leaves_no_agent_and_its_runs_are_resumed(working: Project) -> None:

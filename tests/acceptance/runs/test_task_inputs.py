@@ -10,7 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.acceptance.runs.conftest import Flows
 
-GOOD, BAD = {"x": {"y": "good"}}, {}
+GOOD: Any = {"x": {"y": "good"}}
+BAD: Any = {}
 ITEMS = {"first": [BAD, GOOD, GOOD], "last": [GOOD, GOOD, BAD], "all": [BAD, BAD, BAD], "two": [BAD, BAD, GOOD]}
 
 
