@@ -8,7 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from sidecar.engine.boundary import ending_by
-from sidecar.engine.opened import NOTED_STOP, board_of
+from sidecar.engine.ending import Ending
+from sidecar.engine.opened import NOTED_STOP, board_of, stood_as
+from sidecar.engine.outcomes import unforeseen
+from sidecar.engine.record import run_log
 from sidecar.errors import SidecarError
 from sidecar.model import run as kinds
 from sidecar.signals import files, liveness
@@ -18,7 +21,6 @@ from sidecar.store.journal import OPEN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sidecar.engine.ending import Ending
     from sidecar.engine.opened import OpenRun
     from sidecar.engine.owner import Owner
     from sidecar.model.run import RunEvent
@@ -90,6 +92,24 @@ def end_unheld(
         event = owner.journal.end_unheld(run.run_id, ending.status, reason=ending.reason)
     hear(event.told)
     _take_signals(owner, board, ending.status, taken, None)
+
+
+def end_unopened(owner: Owner, run_id: str, error: Exception, hear: Callable[[RunEvent], None]) -> Ending:
+    """End a run that cannot be brought into memory: the defaults of its state, or a limit, cannot be computed. The
+    caller has its lock."""
+    reason = str(error)
+    if not isinstance(error, SidecarError):
+        run_log.keep_traceback(owner.root, run_id, error)
+        reason = unforeseen(error)
+    last = owner.journal.last_seq(run_id)
+    run = owner.journal.run(run_id)
+    if run.status != "running":
+        owner.journal.begin(run_id, {"workflow": run.workflow, "was": stood_as(owner.journal, run)})
+    for event in owner.journal.events(run_id, after=last):
+        hear(event.told)
+    ending = Ending("failed", reason)
+    end_unheld(owner, owner.journal.run(run_id), ending, hear)
+    return ending
 
 
 def apply_to_unheld(owner: Owner, signal: Signal) -> list[str]:

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar.engine import approval, exclusive, steering
-from sidecar.engine.closing import asked_meanwhile, clear_stale_signals, close, end_unheld, take_back_beginning
+from sidecar.engine.closing import (
+    asked_meanwhile,
+    clear_stale_signals,
+    close,
+    end_unheld,
+    end_unopened,
+    take_back_beginning,
+)
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.finishing import end_between, finish
 from sidecar.engine.opened import CHANGED, REQUEST, OpenRun, load, prepare_resume, signal_directories, stood_as
+from sidecar.engine.outcomes import alone, unforeseen
 from sidecar.engine.record.run_log import RunLog
 from sidecar.engine.vigil import watched
 from sidecar.errors import DefinitionChanged, SidecarError, StoreError
@@ -160,8 +168,9 @@ class Execution:
         except DefinitionChanged:
             take_back_beginning(self.owner.root, self.owner.journal, run)
             raise
-        except SidecarError as error:
-            return await self._could_not_begin(error)
+        except Exception as error:
+            await free(self.owner.database)
+            return end_unopened(self.owner, self.run_id, error, self._hear)
         opened.replies_out = self._replies_out
         failure: Exception | None = None
         try:
@@ -175,23 +184,6 @@ class Execution:
             opened.close()
         assert failure is not None
         raise failure
-
-    async def _could_not_begin(self, error: SidecarError) -> Ending:
-        """The defaults of the state, or a limit, cannot be computed: a start that ends before its first step."""
-        journal = self.owner.journal
-        last = journal.last_seq(self.run_id)
-
-        def write() -> None:
-            run = journal.run(self.run_id)
-            if run.status != "running":
-                journal.begin(self.run_id, {"workflow": run.workflow, "was": run.status})
-
-        await when_free(self.owner.database, write)
-        for event in journal.events(self.run_id, after=last):
-            self._hear(event.told)
-        ending = Ending("failed", str(error))
-        end_unheld(self.owner, journal.run(self.run_id), ending, self._hear)
-        return ending
 
     async def _open(self, run: Run) -> OpenRun:
         owner = self.owner
@@ -243,6 +235,8 @@ class Execution:
             if opened.lost is None:  # whoever executes the run gave it up: the journal says so, not a guess at a resume
                 await close(opened, opened.ending or Ending("interrupted", "interrupted"))
             raise
+        except Exception as error:  # outside of any step: the run itself fails, and says so
+            self._fell(opened, alone(error))
         if opened.lost is None:
             assert opened.ending is not None
             try:
@@ -262,6 +256,13 @@ class Execution:
         if ending is not opened.ending:
             raise lost
         return ending
+
+    def _fell(self, opened: OpenRun, error: Exception) -> None:
+        if isinstance(error, StoreError):
+            opened.lose(error)
+        elif opened.lost is None:
+            opened.interpreter.outcomes.keep_traceback(error)
+            opened.note(Ending("failed", unforeseen(error)))
 
     async def _turn(self, opened: OpenRun, lock: liveness.RunLock) -> None:
         clear_stale_signals(opened)

@@ -73,7 +73,7 @@ async def _again(opened: OpenRun) -> bool:
     view = image.spaces[()].view({})
     try:
         rounds, delay_s = int(view.value(handling.retry_count)), view.seconds(handling.retry_delay_s) or 0.0
-    except (SidecarError, ValueError, TypeError) as error:
+    except (SidecarError, ValueError, TypeError, OverflowError) as error:  # the last: Infinity is no number of times
         opened.warn(f"it is not known how often the workflow is to be retried: {error}")
         return False
     if image.counters.round > rounds:

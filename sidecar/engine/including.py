@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from sidecar.catalog import workflows
 from sidecar.engine import bookkeeping
-from sidecar.engine.outcomes import error_of
 from sidecar.engine.program.actions import Completed
 from sidecar.engine.record.image import included_path
 from sidecar.engine.work.durations import positive_s
-from sidecar.errors import SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.parameters import bind
 
@@ -25,16 +23,14 @@ def enter(outcomes: Outcomes, root: str, thread: Thread, action: Include) -> Non
     step, key = action.step, thread.step_key()
     scope = thread.scope(action.scope)
     space = outcomes.image.spaces[scope.path]
-    try:
+    with outcomes.attempt(step) as tried:
         given = space.view(scope.names).value(step.inputs)
         definition = workflows.included(root, space.definition, step.workflow)
         inputs = bind(definition.workflow.parameters, given, f"workflow {step.workflow!r}")
         positive_s(space.view(scope.names), step.timeout_s, "timeout")
         included = outcomes.image.include(thread, definition, inputs)
-    except StoreError:
-        raise
-    except SidecarError as error:
-        outcomes.failed(thread, step, error_of(error, step))
+    if tried.error is not None:
+        outcomes.failed(thread, step, tried.error)
         return
     # What was found by its name may be another file tomorrow: the run keeps what it began with.
     record = None if step.workflow in space.definition.components else definition.record()
@@ -49,15 +45,13 @@ def leave(outcomes: Outcomes, thread: Thread, action: Leave) -> None:
     step, key = action.step, thread.step_key()
     scope = thread.scope(action.scope)
     space = outcomes.image.spaces[scope.path]
-    try:
+    with outcomes.attempt(step) as tried:
         result = outcomes.image.spaces[included_path(thread)].state.flattened()
         update = [step.state_update] if step.state_update else []
         writes = space.view(scope.names).with_names(result=result).writes(update)
         outcomes.write(space, scope.path, [*writes, *bookkeeping.completed(space, step.id)], key)
-    except StoreError:
-        raise
-    except SidecarError as error:
-        outcomes.failed(thread, step, error_of(error, step))
+    if tried.error is not None:
+        outcomes.failed(thread, step, tried.error)
         return
     outcomes.completed(thread, step, key, ["left"])
     outcomes.image.left(thread)

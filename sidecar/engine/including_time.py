@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.engine.outcomes import error_of
 from sidecar.engine.work.durations import positive_s
-from sidecar.errors import SidecarError
 from sidecar.model.steps_control import IncludeWorkflow
 
 if TYPE_CHECKING:
@@ -63,13 +61,13 @@ class IncludingTimes:
             self._known[attempt] = self._begun(level, key, step, self._outcomes.view(thread, state.scope(level)))
         return self._known[attempt]
 
-    @staticmethod
-    def _begun(level: int, key: str, step: IncludeWorkflow, view: View) -> Due | None:
+    def _begun(self, level: int, key: str, step: IncludeWorkflow, view: View) -> Due | None:
         now = anyio.current_time()
-        try:
+        timeout_s = None
+        with self._outcomes.attempt(step) as tried:
             timeout_s = positive_s(view, step.timeout_s, "timeout")
-        except SidecarError as error:  # it could be computed when the step began: this is a resume
-            return Due(level, key, now, error_of(error, step))
+        if tried.error is not None:  # it could be computed when the step began: this is a resume
+            return Due(level, key, now, tried.error)
         if timeout_s is None:
             return None
         message = f"the included workflow was not done within {timeout_s:g} s"

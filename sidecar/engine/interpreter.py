@@ -16,7 +16,7 @@ from sidecar.engine import aftermath, including
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.including_time import IncludingTimes, in_time
 from sidecar.engine.needs import has_own_agent, is_for_agent
-from sidecar.engine.outcomes import Outcomes, error_of
+from sidecar.engine.outcomes import Outcomes
 from sidecar.engine.program import asks
 from sidecar.engine.program.actions import (
     Answer,
@@ -32,7 +32,7 @@ from sidecar.engine.program.actions import (
     Settle,
 )
 from sidecar.engine.working import Work
-from sidecar.errors import SidecarError
+from sidecar.errors import StepFailed
 from sidecar.model import run as kinds
 from sidecar.model.steps import StateUpdate, UserMessage
 from sidecar.model.steps_control import ParallelForEach, While
@@ -86,7 +86,7 @@ class Interpreter:
         self.ledger = ledger
         self.gate = gate
         self.processes = processes
-        self.outcomes = Outcomes(image, ledger)
+        self.outcomes = Outcomes(image, ledger, around)
         self._times = IncludingTimes(self.outcomes)
         self.work = Work(self.outcomes, around, gate=gate, processes=processes, tell=tell)
         self.batches: Tasks  # while the machinery around it is there
@@ -201,17 +201,17 @@ class Interpreter:
     def _evaluate(self, thread: Thread, action: Evaluate) -> None:
         view = self.outcomes.view(thread, action.scope)
         written = asks.value(action.step, action.field, {})
-        try:
+        with self.outcomes.attempt(action.step) as tried:
             if action.field == "condition":
                 found: Any = view.truth(written)
             else:
                 found = view.text(written) if action.field == "message" else view.value(written)
-            asks.accepted(action.step, action.field, found)
-        except SidecarError as error:
-            self.outcomes.failed(thread, action.step, error_of(error, action.step))
-            return
-        except ValueError as error:  # the cursor would refuse it
-            self.outcomes.failed(thread, action.step, {"message": str(error), "step": action.step.id})
+            try:
+                asks.accepted(action.step, action.field, found)
+            except ValueError as error:  # the cursor would refuse it
+                raise StepFailed(str(error)) from None
+        if tried.error is not None:
+            self.outcomes.failed(thread, action.step, tried.error)
             return
         before = thread.cursor
         after = before.after(Answer(found))

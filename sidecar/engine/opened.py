@@ -23,7 +23,7 @@ from sidecar.engine.record import repeats
 from sidecar.engine.record.image import Image, back_to_boundary
 from sidecar.engine.record.ledger import Ledger
 from sidecar.engine.record.replaying import replay
-from sidecar.errors import StoreError
+from sidecar.errors import InputError, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.signals import liveness
@@ -289,10 +289,17 @@ def _limits(image: Image) -> RunLimits:
     """The run's limits, their templates filled in."""
     limits = image.definition.workflow.limits
     view = image.spaces[()].view({})
-    return limits.model_copy(
-        update={
-            "max_iterations": view.value(limits.max_iterations),
-            "max_transitions": view.value(limits.max_transitions),
-            "max_duration_s": view.seconds(limits.max_duration_s),
-        }
-    )
+    found = {
+        "max_iterations": _number("max_iterations", view.value(limits.max_iterations)),
+        "max_transitions": _number("max_transitions", view.value(limits.max_transitions)),
+    }
+    try:
+        return limits.model_copy(update={**found, "max_duration_s": view.seconds(limits.max_duration_s)})
+    except ValueError as error:
+        raise InputError(f"limits: max_duration: {error}") from None
+
+
+def _number(name: str, found: Any) -> float | None:
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
+        raise InputError(f"limits: {name} has to be a number, not {found!r}")
+    return found

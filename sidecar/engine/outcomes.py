@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar.engine import bookkeeping
+from sidecar.engine.ending import RunEnds
 from sidecar.engine.program import asks
 from sidecar.engine.program.actions import Answer, Completed, Evaluate, Failed, FailedAround
+from sidecar.engine.record import run_log
 from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.steps import Working
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.engine.context import Surroundings
     from sidecar.engine.cursor import Cursor
     from sidecar.engine.evaluation import View
     from sidecar.engine.program.actions import Error, Scope, Settle
@@ -23,12 +30,46 @@ if TYPE_CHECKING:
     from sidecar.state.reactive import Write
 
 
+_LONGEST_SAID = 300
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Something that is tried; `error` where it failed."""
+
+    error: Error | None = None
+
+
 class Outcomes:
     """The books of one run."""
 
-    def __init__(self, image: Image, ledger: Ledger) -> None:
+    def __init__(self, image: Image, ledger: Ledger, around: Surroundings) -> None:
         self.image = image
         self.ledger = ledger
+        self._around = around
+
+    @contextmanager
+    def attempt(self, step: StepBase) -> Iterator[Attempt]:
+        """What is raised in here is the step's error, whether anybody foresaw it or not: the run goes on from there.
+
+        Not so the end of the run, and the loss of the journal: nothing in a workflow may catch these.
+        """
+        tried = Attempt()
+        try:
+            yield tried
+        except Exception as error:
+            cause = alone(error)
+            if isinstance(cause, StoreError | RunEnds):
+                raise cause from None
+            if self.ledger.lost is not None:  # whatever followed from that
+                raise self.ledger.lost from None
+            if not isinstance(cause, SidecarError):
+                self.keep_traceback(cause)
+            tried.error = error_of(cause, step)
+
+    def keep_traceback(self, error: Exception) -> None:
+        """What nobody foresaw, for whoever mends it: people get one line."""
+        run_log.keep_traceback(self._around.root, self._around.run_id, error, self._around.secrets)
 
     def completed(self, thread: Thread, step: StepBase, key: str, outcome: list[Any]) -> None:
         """Its writes are done. The caller tells the cursor."""
@@ -66,7 +107,7 @@ class Outcomes:
         scope = thread.scope(action.scope)
         space = self.image.spaces[scope.path]
         view = space.view(scope.names)
-        try:
+        with self.attempt(step) as tried:
             writes: list[Write] = []
             if step.error_state_update is not None:
                 writes += view.with_names(error=action.error, result=action.error).writes([step.error_state_update])
@@ -75,10 +116,7 @@ class Outcomes:
                 fallback = view.value(step.fallback_value)
                 writes += view.with_names(result=fallback, applied_count=fallback).writes([update])
             self.write(space, scope.path, writes, key)
-        except StoreError:
-            raise
-        except SidecarError as error:
-            told = error_of(error, step)
+        if (told := tried.error) is not None:
             facts = {**_told(thread, step, key), "error": told, "again": False}
             self.ledger.note(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=["failed", told])
             thread.error = told
@@ -99,7 +137,9 @@ class Outcomes:
         key, path = thread.step_key(before.state), thread.space(before.state.path(len(before.state.frames) - 1))
         if error is None:
             space = self.image.spaces[path]
-            self._keep(space, path, bookkeeping.completed(space, step.id), key)
+            with self.attempt(step) as tried:
+                self.write(space, path, bookkeeping.completed(space, step.id), key)
+            self._tell_not_kept(tried, key)
             self.ledger.note(kinds.STEP_COMPLETED, **_told(thread, step, key))
             return
         after, asked = self._judged(thread, thread.cursor)
@@ -127,47 +167,52 @@ class Outcomes:
         """The cursor when it has decided about a failure: whether the step is tried again belongs to its books."""
         asked = []
         while cursor.state.failure is not None and isinstance(action := cursor.action, Evaluate):
-            try:
+            with self.attempt(action.step) as tried:
                 found = self.view(thread, action.scope).value(asks.value(action.step, action.field, {}))
                 outcome: list[Any] = ["answer", found]
                 told: Answer | Failed = Answer(found)
-            except SidecarError as error:
-                known = error_of(error, action.step)
-                outcome, told = ["failed", known], Failed(known)
+            if tried.error is not None:
+                outcome, told = ["failed", tried.error], Failed(tried.error)
             asked.append({"thread": thread.key, "step": action.step.id, "field": action.field, "outcome": outcome})
             cursor = cursor.after(told)
         return cursor, asked
 
     def _keep_failure(self, path: Path, step: StepBase, error: Error, *, again: bool, key: str) -> None:
         space = self.image.spaces[path]
-        try:
-            writes = bookkeeping.failed(space, step.id, error, again=again)
-        except SidecarError as problem:
-            self._not_kept(problem, key)
-            return
-        self._keep(space, path, writes, key)
+        with self.attempt(step) as tried:
+            self.write(space, path, bookkeeping.failed(space, step.id, error, again=again), key)
+        self._tell_not_kept(tried, key)
 
-    def _keep(self, space: Space, path: Path, writes: list[Write], key: str) -> None:
+    def _tell_not_kept(self, tried: Attempt, key: str) -> None:
         """Books that cannot be kept change nothing about the step: a field computed from them may have failed."""
-        try:
-            self.write(space, path, writes, key)
-        except StoreError:
-            raise
-        except SidecarError as problem:
-            self._not_kept(problem, key)
-
-    def _not_kept(self, problem: SidecarError, key: str) -> None:
-        self.ledger.note(kinds.WARNING, text=f"what became of step {key} is not in the state: {problem}")
+        if tried.error is not None:
+            problem = tried.error["message"]
+            self.ledger.note(kinds.WARNING, text=f"what became of step {key} is not in the state: {problem}")
 
 
-def error_of(error: SidecarError, step: StepBase) -> Error:
+def alone(error: Exception) -> Exception:
+    """An error without the groups that the task groups on its way have put around it."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def error_of(error: Exception, step: StepBase) -> Error:
     """What `error` is in expressions."""
     if isinstance(error, StepFailed):
         return {"step": step.id, **error.error}
     known: Error = {"message": str(error), "step": step.id, "type": type(error).__name__}
     if isinstance(error, ExpressionError):
         known |= {"kind": error.kind, "line": error.line, "column": error.column}
+    if not isinstance(error, SidecarError):
+        known |= {"message": unforeseen(error), "kind": "internal_error"}
     return known
+
+
+def unforeseen(error: Exception) -> str:
+    """One line for people about an error that is no word of ours."""
+    said = " ".join(str(error).split())[:_LONGEST_SAID]
+    return f"unexpected {type(error).__name__}{f': {said}' if said else ''} (run.log has the traceback)"
 
 
 def _told(thread: Thread, step: StepBase, key: str) -> dict[str, Any]:

@@ -9,10 +9,9 @@ import anyio
 
 from sidecar.engine.dispatch import Task
 from sidecar.engine.ending import RunEnds
-from sidecar.engine.outcomes import error_of
 from sidecar.engine.program.actions import Parallel
 from sidecar.engine.task_threads import TaskThreads, open_batches
-from sidecar.errors import SidecarError, StepFailed, StoreError
+from sidecar.errors import StepFailed, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from sidecar.engine.dispatch import Dispatch, Result
     from sidecar.engine.ending import Ending
     from sidecar.engine.interpreter import Interpreter
+    from sidecar.engine.program.actions import Error
     from sidecar.engine.threads import Thread
     from sidecar.model.agent import EndReason
+    from sidecar.model.steps_control import ParallelForEach
 
 KIND = "task"
 
@@ -31,6 +32,7 @@ KIND = "task"
 @dataclass(slots=True, eq=False)
 class _Running:
     child: Thread
+    step: ParallelForEach
     dispatched: str = ""
     unwanted: bool = False  # its step has failed or was left
 
@@ -133,8 +135,11 @@ class Batches:
     async def do(self, task: Task, _tell: Callable[[str, dict[str, Any]], None]) -> None:
         """The doer of the local dispatch: one task, from where it stands to its end."""
         running = self._running[task.content["thread"]]
+        error: Error | None = None
         try:
-            error = await self.tasks.steps(running.child)
+            with self._interpreter.outcomes.attempt(running.step) as tried:
+                error = await self.tasks.steps(running.child)
+            error = tried.error or error
         except RunEnds as ends:
             if ends.ending.status == "paused":
                 self.pause = self.pause or ends.ending
@@ -165,17 +170,15 @@ class Batches:
                 continue
             if self._interpreter.gate.stop_asked() and action.stoppable:
                 return
-            try:
+            with self._interpreter.outcomes.attempt(action.step) as tried:
                 handed = self.tasks.need_agent(thread, action, "server")
                 child = self.tasks.create(thread, action, index, handed=handed)
-            except StoreError:
-                raise
-            except SidecarError as error:
-                self.tasks.could_not_begin(thread, action, index, error_of(error, action.step))
+            if tried.error is not None:
+                self.tasks.could_not_begin(thread, action, index, tried.error)
                 # The batch is another one now. Not at once: whoever asked may be about to wait for what is told next.
                 self._group.start_soon(self._guarded, self._begin_next, thread)
                 return
-            running = self._running[child.key] = _Running(child)
+            running = self._running[child.key] = _Running(child, action.step)
             self._group.start_soon(self._guarded, self._have_done, thread, action, running)
             room -= 1
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sidecar.catalog import workflows
 from sidecar.engine import aftermath, needs
 from sidecar.engine.ending import Ending, RunEnds
-from sidecar.engine.outcomes import error_of
 from sidecar.engine.program.actions import Finished, LimitReached, Parallel
 from sidecar.engine.work import sub_agent
-from sidecar.errors import SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.state.reactive import Write
 
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from sidecar.engine.program.actions import Error, Scope
     from sidecar.engine.threads import Thread
     from sidecar.model.run import Driver
+    from sidecar.model.steps_control import ParallelForEach
     from sidecar.model.workflow import SubAgentTask
 
 
@@ -67,8 +66,8 @@ class TaskThreads:
         batch = before.state.batches.get(place[0])
         again = self._image.end_task(child, error)
         wanted = batch.step.on_sub_agent_error if batch else None
-        if error is not None and not again and wanted and wanted.collect_errors and wanted.error_state_path:
-            self._collect(child, wanted.error_state_path, error)
+        if error is not None and not again and batch and wanted and wanted.collect_errors and wanted.error_state_path:
+            self._collect(child, batch.step, wanted.error_state_path, error)
         self._interpreter.ledger.note(
             kinds.TASK_ENDED,
             thread=child.key,
@@ -142,19 +141,16 @@ class TaskThreads:
         while True:
             interpreter.gate.keep_limits()
             work.give_feedback(child.key)
-            with work.redirectable(child.key) as scope:
-                try:
-                    taken = await sub_agent.run_task_agent(
-                        work.task_context(child),
-                        agent_name=step.agent,
-                        prompt_override=step.sub_agent_prompt_override,
-                        task_id=child.task_id or "",
-                        description=self.definition_of(child).description,
-                    )
-                except StoreError:
-                    raise
-                except SidecarError as error:
-                    return await self.clean_up(child, error_of(error, step))
+            with work.redirectable(child.key) as scope, interpreter.outcomes.attempt(step) as tried:
+                taken = await sub_agent.run_task_agent(
+                    work.task_context(child),
+                    agent_name=step.agent,
+                    prompt_override=step.sub_agent_prompt_override,
+                    task_id=child.task_id or "",
+                    description=self.definition_of(child).description,
+                )
+            if tried.error is not None:
+                return await self.clean_up(child, tried.error)
             work.keep_gate(child.key)
             if not scope.cancelled_caught:
                 break
@@ -167,16 +163,14 @@ class TaskThreads:
         message = f"the sub-agent of task {child.task_id} ended before {waits} was done"
         return await self.clean_up(child, {"message": f"{message}: {failure}" if failure else message, "step": step.id})
 
-    def _collect(self, child: Thread, path: str, error: Error) -> None:
+    def _collect(self, child: Thread, step: ParallelForEach, path: str, error: Error) -> None:
         space, outcomes = self._image.spaces[child.path], self._interpreter.outcomes
         kept = {**error, "task": child.task_id}
-        try:
+        with outcomes.attempt(step) as tried:
             write = Write(space.view(child.names).path(path), kept, "append")
             outcomes.write(space, child.path, [write], child.key)
-        except StoreError:
-            raise
-        except SidecarError as problem:
-            text = f"the error of task {child.task_id} is not in the state: {problem}"
+        if tried.error is not None:
+            text = f"the error of task {child.task_id} is not in the state: {tried.error['message']}"
             outcomes.ledger.note(kinds.WARNING, text=text)
 
     def definition_of(self, child: Thread) -> SubAgentTask:

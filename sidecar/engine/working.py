@@ -11,12 +11,12 @@ from sidecar.engine import bookkeeping
 from sidecar.engine.context import AnswerNeeded, Context
 from sidecar.engine.ending import Ending, RunEnds
 from sidecar.engine.needs import is_for_agent
-from sidecar.engine.outcomes import error_of
 from sidecar.engine.program.actions import Completed
 from sidecar.engine.steps import HANDLERS
-from sidecar.errors import SidecarError, StoreError
+from sidecar.errors import StepFailed
 from sidecar.model import run as kinds
 from sidecar.model.steps import ApplyHints, StateUpdate, UserInput, UserMessage, Working
+from sidecar.state.values import DEEPEST, too_deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,16 +70,14 @@ class Work:
         step, key = action.step, thread.step_key()
         scope = thread.scope(action.scope)
         space = self._image.spaces[scope.path]
-        try:
+        with self._outcomes.attempt(step) as tried:
             view = space.view(scope.names)
             if message is not None:
                 self._ledger.note(kinds.MESSAGE, text=view.text(message), step=key, task=thread.task_id)
             writes = [*view.writes(updates), *bookkeeping.completed(space, step.id)]
             self._outcomes.write(space, scope.path, writes, key)
-        except StoreError:
-            raise
-        except SidecarError as error:
-            self._outcomes.failed(thread, step, error_of(error, step))
+        if tried.error is not None:
+            self._outcomes.failed(thread, step, tried.error)
             return
         self._outcomes.completed(thread, step, key, ["completed"])
         thread.cursor = thread.cursor.after(Completed())
@@ -92,16 +90,12 @@ class Work:
                 self.give_feedback(key)
             attempt = await self.begin(thread, step, key)
             result: Any = None
-            error: Error | None = None
-            with self.redirectable(key) as scope:
+            with self.redirectable(key) as scope, self._outcomes.attempt(step) as tried:
                 try:
                     result = await HANDLERS[type(step)](step, self.context(thread, action, key, attempt))
                 except AnswerNeeded as needed:
                     raise self._asks(key, thread, needed.question) from None
-                except StoreError:
-                    raise
-                except SidecarError as failure:
-                    error = error_of(failure, step)
+            error = tried.error
             self.keep_gate(key)
             if not scope.cancelled_caught:
                 break
@@ -159,13 +153,13 @@ class Work:
         update = step.state_update if isinstance(step, Working) else None
         if update is not None and not writes_result and not update.has_value:
             update = None
-        try:
+        with self._outcomes.attempt(step) as tried:
+            if too_deep(result):
+                raise StepFailed(f"the result is nested more than {DEEPEST} levels deep", kind="output")
             writes = space.view(scope.names).with_names(**names).writes([update] if update else [])
             self._outcomes.write(space, scope.path, [*writes, *bookkeeping.completed(space, step.id)], key)
-        except StoreError:
-            raise
-        except SidecarError as error:
-            self.fail(thread, step, key, attempt, error_of(error, step))
+        if tried.error is not None:
+            self.fail(thread, step, key, attempt, tried.error)
             return
         self._outcomes.completed(thread, step, key, ["completed"])
         if isinstance(step, UserInput):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sidecar.errors import ExpressionError
 from sidecar.state import paths
 from sidecar.state.graph import Dependencies, Graph, Source
-from sidecar.state.values import glimpse, plain, same, truthy
+from sidecar.state.values import DEEPEST, glimpse, plain, same, too_deep, truthy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -188,6 +188,9 @@ class Reactive:
     def _write(self, attempt: _Attempt, write: Write) -> list[str]:
         """One write, here and in the world; the keys that it touched."""
         path = paths.parse(write.path) if isinstance(write.path, str) else write.path
+        if too_deep(write.value, DEEPEST - len(path)):
+            message = f"{paths.show(path)} would be nested more than {DEEPEST} levels deep"
+            raise ExpressionError(message, kind="value")
         change = paths.apply(attempt.sections, path, write.operation, plain(write.value, paths.show(path)))
         attempt.sections = change.state
         keys = []

@@ -11,6 +11,9 @@ from sidecar.errors import ExpressionError
 
 Path = tuple[str | int, ...]
 LARGEST = 2**53 - 1  # above, neighbouring integers are one number to JavaScript
+# How deep a value may be nested. Python itself reads and writes a few hundred levels, fewer the more calls it is in:
+# what is kept here has to be written wherever the run comes to.
+DEEPEST = 200
 _MAYBE_LARGE = re.compile("[1-9][0-9]{15}")
 _ODD = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # ASCII only: lone surrogates travel as escapes, and the text is its own UTF-8.
@@ -53,6 +56,9 @@ def unpack(text: str) -> Any:
             target[path[-1]] = _ODD[name]
     except RecursionError:
         raise ExpressionError("the result is nested too deeply", kind="value") from None
+    # Who has no more brackets than that cannot be deeper: most values are spared the look.
+    if text.count("[") + text.count("{") > DEEPEST and too_deep(value):
+        raise ExpressionError(f"the result is nested more than {DEEPEST} levels deep", kind="value")
     return value
 
 
@@ -111,6 +117,20 @@ def _large(value: object, place: str) -> tuple[str, int] | None:
     elif isinstance(value, list | tuple):
         found = (_large(one, f"{place}[{index}]") for index, one in enumerate(value))
     return next(filter(None, found), None) if found else None
+
+
+def too_deep(value: object, most: int = DEEPEST) -> bool:
+    """Whether a value is nested deeper than so many levels."""
+    level = [value] if isinstance(value, dict | list | tuple) else []
+    while level and most > 0:
+        most -= 1
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list | tuple)
+        ]
+    return bool(level)
 
 
 def truthy(value: object) -> bool:

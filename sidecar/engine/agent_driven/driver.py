@@ -12,7 +12,7 @@ import anyio
 
 from sidecar.engine import approval, exclusive
 from sidecar.engine.agent_driven.hands import Hands, refused
-from sidecar.engine.closing import clear_stale_signals, close
+from sidecar.engine.closing import clear_stale_signals, close, end_unopened
 from sidecar.engine.ending import RunEnds
 from sidecar.engine.finishing import end_between
 from sidecar.engine.opened import REQUEST, OpenRun, load, locked, prepare_resume, stood_as
@@ -80,7 +80,13 @@ class AgentDriven:
     async def _during(self, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
         """Something with the run in hand; None where the run is over, before or by it."""
         async with self._turn, locked(self._owner.root, self._run_id) as lock:
-            opened = self._current()
+            try:
+                opened = self._current()
+            except (StoreError, InputError):
+                raise
+            except Exception as error:  # no call could ever have it: this is its end
+                end_unopened(self._owner, self._run_id, error, self._hear)
+                return None
             if opened is None:
                 return None
             told = await self._turned(opened, lock, do)

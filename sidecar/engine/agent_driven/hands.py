@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from sidecar.engine.agent_driven import handing, reported
 from sidecar.engine.ending import RunEnds
 from sidecar.engine.finishing import finish
-from sidecar.engine.outcomes import error_of
 from sidecar.engine.program.actions import Boundary, Finished, Parallel, Run
 from sidecar.engine.task_threads import open_batches, stands_at
 from sidecar.engine.threads import task_id as id_of_task
 from sidecar.engine.work.agent_turn import named_prompt
 from sidecar.engine.work.sub_agent import PROMPT_NAME
-from sidecar.errors import InputError, SidecarError, StoreError
+from sidecar.errors import InputError
 from sidecar.model import run as kinds
 from sidecar.store.journal import OPEN
 from sidecar.store.steps import Steps
@@ -104,14 +103,13 @@ class Hands:
             assert isinstance(action, Run | Parallel)
             key = _key(thread, action)
             self._interpreter.work.give_feedback(key)
-            try:
+            outcomes = self._interpreter.outcomes
+            with outcomes.attempt(action.step) as tried:  # a template that fails is the step's own failure
                 step = (
                     self._atomic(thread, action, key) if isinstance(action, Run) else self._tasks(thread, action, key)
                 )
-            except StoreError:
-                raise
-            except SidecarError as error:  # a template that fails is the step's own failure
-                self._interpreter.outcomes.failed(thread, action.step, error_of(error, action.step))
+            if tried.error is not None:
+                outcomes.failed(thread, action.step, tried.error)
                 continue
             if isinstance(action, Run):
                 begun = await self._interpreter.work.begin(thread, action.step, key)

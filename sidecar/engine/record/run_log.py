@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -38,9 +39,14 @@ class RunLog:
     def hear(self, event: RunEvent) -> None:
         """Add the line of an event, where it has one."""
         told = line(event)
-        if told is None or self._file < 0:
+        if told is not None:
+            self.write(told)
+
+    def write(self, text: str) -> None:
+        """Add lines as they are."""
+        if self._file < 0:
             return
-        data = (self._secrets.masked_text(told) + "\n").encode("utf-8", "replace")
+        data = (self._secrets.masked_text(text) + "\n").encode("utf-8", "replace")
         try:
             # In one piece: who follows the file never sees half a line, as long as there is room on the disk.
             self._size += os.write(self._file, data)
@@ -69,6 +75,13 @@ class RunLog:
         os.rename(self._path, self._path + FORMER)
         self.close()
         self._open()
+
+
+def keep_traceback(root: str, run_id: str, error: Exception, secrets: Iterable[str] = ()) -> None:
+    """Add a traceback, whoever drives the run."""
+    log = RunLog(root, run_id, secrets)
+    log.write("".join(traceback.format_exception(error)).rstrip("\n"))
+    log.close()
 
 
 def line(event: RunEvent) -> str | None:
