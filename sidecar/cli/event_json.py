@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sidecar.model.run import RunEvent
     from sidecar.store.journal import Event
 
-_INSIDE = frozenset({"thread", "outcome"})  # what a resume needs, and nobody else understands
+_INSIDE = frozenset({"thread", "outcome", "boot"})  # what a resume needs, and nobody else understands
 
 
 def line(event: RunEvent | Event) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sidecar.agents import marker
 from sidecar.engine import approval, exclusive, steering
 from sidecar.engine.closing import (
     asked_meanwhile,
@@ -201,13 +202,15 @@ class Execution:
         """Journal the start; the run as it is then, and what is told of it."""
         owner, was = self.owner, stood_as(self.owner.journal, run)
         if run.status == "running":
-            why = "its owner died" if run.driver == "server" else "the agent that drove it was relieved"
-            owner.journal.end(run.run_id, "interrupted", reason=why)
+            died = run.driver == "server"
+            why = "its owner died" if died else "the agent that drove it was relieved"
+            owner.journal.end(run.run_id, "interrupted", reason=why, data={"died": True} if died else None)
             was = "interrupted"
         prepare_resume(owner, run, image, self._feedback, approve=self._approve)
         for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
             owner.handouts.take_back(run.run_id, handout.task_id)
         data: dict[str, Any] = {"workflow": run.workflow, "was": was, "feedback": self._feedback}
+        data["boot"] = marker.boot_id()  # how often owners died since the machine was started is counted
         if self._approve:
             data["approved"] = True
         details = self._details(run)

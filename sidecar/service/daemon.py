@@ -16,6 +16,7 @@ from sidecar import config, layout
 from sidecar.engine.owner import Owner
 from sidecar.engine.vigil import displaced
 from sidecar.errors import ConfigError, SidecarError
+from sidecar.service import crashes
 from sidecar.service.executor import LocalExecutor, Runs
 from sidecar.service.handing_over import take_over
 from sidecar.service.idle_watch import IdleWatch
@@ -141,6 +142,12 @@ class Daemon:
             if not _is_resumed(owner.root, run):
                 continue
             try:
+                left = crashes.end_left(owner, run)
+                if left is not None:
+                    if run.status == "running":  # the others were told when it was journalled
+                        owner.emit(left.told)
+                    self._report(f"run {run.run_id} ({run.workflow}) is not resumed: {left.data['reason']}")
+                    continue
                 await executor.begin(run.run_id)
                 self._report(f"resumed run {run.run_id} ({run.workflow})")
             except (SidecarError, OSError) as error:

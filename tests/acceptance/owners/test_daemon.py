@@ -191,6 +191,86 @@ def test_a_daemon_that_is_killed_leaves_no_agent_and_its_runs_are_resumed(workin
     assert reasons[0] == "its owner died"
 
 
+# Kills its owner, unless it is told not to.
+DEADLY = """echo $SIDECAR_RUN_ID >> tries
+[ ! -e calm ] || exit 0
+[ ! -e slow ] || { touch waits; sleep 300; }
+kill -9 $(head -n 1 .swissarmyhammer/runs/$SIDECAR_RUN_ID/lock); sleep 300"""
+
+
+def killed_daemon(project: Project) -> None:
+    """A daemon that the step of its run kills."""
+    assert project.start("daemon").wait(DEADLINE_S) == -signal.SIGKILL
+    project.until(lambda: not project.processes())
+
+
+def tries(project: Project) -> int:
+    return len((project.root / "tries").read_text().split())
+
+
+def test_a_run_at_whose_same_step_its_owner_died_three_times_is_left_to_a_person(project: Project) -> None:
+    project.workflow("deadly", {"id": "first", "type": "shell_command", "command": DEADLY})
+    run_id = project.detached("deadly")
+    project.until(lambda: not project.processes())
+    killed_daemon(project)
+    killed_daemon(project)
+    assert tries(project) == 3
+    for _ in range(2):  # also for every daemon that comes later
+        daemon = project.daemon()
+        assert f"run {run_id} (deadly) is not resumed: its owner died 3 times at step first" in daemon.said
+        assert daemon.end() == 0
+    assert tries(project) == 3
+    (found,) = json.loads(project.run("status", run_id, "--json"))["runs"]
+    assert found["status"] == "interrupted"
+    assert found["reason"].endswith(f"it is left to you; when that is mended: sidecar resume {run_id} --detach")
+    assert [told["status"] for told in project.events(run_id, "run_ended")] == ["interrupted"] * 3
+    # Whoever resumes it has mended something: the count begins anew.
+    project.start("resume", run_id, "--detach").wait(DEADLINE_S)
+    project.until(lambda: not project.processes())
+    assert tries(project) == 4
+    (project.root / "calm").touch()
+    project.daemon()
+    project.until_status(run_id, "completed")
+
+
+def test_a_run_whose_owner_dies_at_another_iteration_each_time_goes_on(project: Project) -> None:
+    deadly = DEADLY[DEADLY.index("kill") :]
+    command = f"echo {{{{ item }}}} >> tries; [ $(grep -c {{{{ item }}}} tries) -gt 2 ] || {{ {deadly}; }}"
+    project.workflow(
+        "deadly",
+        {
+            "id": "each",
+            "type": "foreach",
+            "items": ["a", "b"],
+            "steps": [{"id": "one", "type": "shell_command", "command": command}],
+        },
+    )
+    run_id = project.detached("deadly")
+    project.until(lambda: not project.processes())
+    for _ in range(3):
+        killed_daemon(project)
+    project.daemon()
+    project.until_status(run_id, "completed")
+    assert (project.root / "tries").read_text().split() == ["a"] * 3 + ["b"] * 3
+
+
+def test_a_clean_shutdown_in_between_makes_the_count_begin_anew(project: Project) -> None:
+    project.workflow("deadly", {"id": "one", "type": "shell_command", "command": DEADLY})
+    run_id = project.detached("deadly")
+    project.until(lambda: not project.processes())
+    killed_daemon(project)
+    (project.root / "slow").touch()
+    daemon = project.daemon()
+    project.until((project.root / "waits").exists)
+    assert daemon.end() == 0
+    (project.root / "slow").unlink()
+    killed_daemon(project)
+    killed_daemon(project)
+    (project.root / "calm").touch()
+    project.daemon()
+    project.until_status(run_id, "completed")
+
+
 @pytest.mark.parametrize("moment", ["during a run", "between runs"])
 def test_a_sentinel_that_is_killed_costs_no_more_than_the_steps_that_it_guarded(working: Project, moment: str) -> None:
     working.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
