@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
+
 from sidecar.catalog import agents, prompts
 from sidecar.engine import approval
 from sidecar.engine.agent_driven import driver
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from sidecar.store.journal import Run
 
 Json = dict[str, Any]
+_LAST_FILE_S, _LOOK_S = 2.0, 0.005
 
 
 class Executor(Protocol):
@@ -122,6 +125,7 @@ class UseCases:
             async for event in following.follow(self.owner.database, self.project.root, run_id, after):
                 tell(event)
                 after = event.seq
+            await self._last_file(run_id)
             run = self.owner.journal.run(run_id)
             waits = looking.status(self.owner.database, self.project.root, run)["waits"]
             if ask is None or run.status != "paused" or not waits or "prompt" not in waits:
@@ -130,6 +134,12 @@ class UseCases:
             if answer is None:
                 return
             await self._executor.begin(run_id, answer=answer)
+
+    async def _last_file(self, run_id: str) -> None:
+        """Wait until whoever executed the run is done with its signals: one that it took must not meet the next run."""
+        with anyio.move_on_after(_LAST_FILE_S):
+            while is_live(self.project.root, run_id):  # noqa: ASYNC110 - a lock tells nobody
+                await anyio.sleep(_LOOK_S)
 
     async def _asked(self, question: Json, ask: Any) -> Any:
         problem: str | None = None

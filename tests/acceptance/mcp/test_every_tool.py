@@ -229,7 +229,7 @@ async def test_the_receipts_of_a_run_are_those_of_its_workspace_too(house: House
 async def test_a_stop_where_nothing_is_executed_says_whom_it_will_stop(house: House, era: str) -> None:
     async with house.client(era) as client:
         lies_there = await _called(client, "stop", {"workspace": "ws"})
-        assert "the next run that begins or goes on there is stopped" in lies_there["message"]
+        assert "the next one to begin there is stopped" in lies_there["message"]
         assert (await _called(client, "stop", {"workspace": "ws", "cancel": True}))["cancelled"]
         run = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
     assert run["status"] == "completed"

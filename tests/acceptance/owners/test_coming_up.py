@@ -105,8 +105,15 @@ async def write(held: Held, kind: str, how: str, scope: str, run_id: str) -> Pat
     return directory / f".{kind}"
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize(("kind", "how", "scope"), SIGNALS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every way to start with every way to signal; in the short form each of both."""
+    if "scope" in metafunc.fixturenames:
+        cases = [(start, *how) for start in STARTS for how in SIGNALS]
+        short = [(STARTS[number % len(STARTS)], *how) for number, how in enumerate(SIGNALS)]
+        chosen = cases if metafunc.config.getoption("--long") else short
+        metafunc.parametrize(("start", "kind", "how", "scope"), chosen)
+
+
 async def test_a_signal_that_is_written_before_the_owner_is_there_is_for_the_run(
     held: Held, start: str, kind: str, how: str, scope: str
 ) -> None:
