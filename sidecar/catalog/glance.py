@@ -117,13 +117,16 @@ def _text(path: str) -> str:
             raise _Unusual
         content = file.read(_MAX_BYTES + 1)
     text = content.decode()
-    if len(content) > _MAX_BYTES or _may_be_deep(text) or not yaml_compose.is_fast(text):
+    if len(content) > _MAX_BYTES or _may_be_heavy(text) or not yaml_compose.is_fast(text):
         raise _Unusual
     return text
 
 
-def _may_be_deep(text: str) -> bool:
+def _may_be_heavy(text: str) -> bool:
     in_one_line = text.count("- -") + text.count("? ?") + text.count("- ?") + text.count("? -")
+    # And line breaks and commas how many values it has, about: the composer stops at none.
+    if text.count("\n") + text.count(",") > yaml_compose.MAX_VALUES:
+        return True
     return " " * _DEEP in text or in_one_line > _DEEP or text.count("[") + text.count("{") > _BRACKETS
 
 

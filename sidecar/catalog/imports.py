@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from sidecar.model.workflow import SubAgentTask, Workflow
 
 _DEEPEST = 20
+# A large file takes seconds to read: what somebody holds is not read again from the record of it.
+_in_use: weakref.WeakValueDictionary[tuple[object, ...], Definition] = weakref.WeakValueDictionary()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Definition:
     """A workflow, where it came from, and what it imports."""
 
@@ -100,9 +103,23 @@ def _collect(loaded: Definition, files: dict[str, Any]) -> None:
 
 def _restored(record: Mapping[str, Any], path: str, name: str) -> Definition:
     entry = record["files"][path]
-    document = yaml_format.parse(entry["text"], path)
     imports = {key: _restored(record, target, _stem(target)) for key, target in entry["imports"].items()}
-    return Definition(name, record["source"], path, definition.parse(document), document, imports)
+    known = _in_use.get(_identity(name, record["source"], path, entry["text"], imports))
+    if known is not None:
+        return known
+    document = yaml_format.parse(entry["text"], path)
+    return _kept(Definition(name, record["source"], path, definition.parse(document), document, imports))
+
+
+def _kept(loaded: Definition) -> Definition:
+    identity = _identity(loaded.name, loaded.source, loaded.loaded_from, loaded.document.text, loaded.imports)
+    _in_use[identity] = loaded
+    return loaded
+
+
+def _identity(name: str, source: str, path: str, text: str, imports: Mapping[str, Definition]) -> tuple[object, ...]:
+    """What makes a definition another. It holds what it imports, whose ids are theirs as long as it is there."""
+    return name, source, path, text, tuple((key, id(imported)) for key, imported in imports.items())
 
 
 @dataclass(slots=True)
@@ -139,6 +156,8 @@ class _Loading:
         if len(imports) < len(workflow.imports):
             lost = remains.Everything()
         loaded = Definition(name, self.source, path, workflow, document, imports, lost)
+        if lost == () and not document.problems:
+            _kept(loaded)
         self._check_names(loaded)
         return loaded
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sidecar.catalog import positions, yaml_compose
+from sidecar.catalog.yaml_compose import MAX_VALUES
 from sidecar.errors import DefinitionError, Problem
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     _Twice = tuple[yaml.Node, yaml.Node, int]  # a key, the value that it takes the place of, the line of the first
 
 MAX_BYTES = 1024 * 1024
-# What a file may come to when its aliases are written out: a few lines of aliases to aliases stand for billions.
-MAX_VALUES = 100_000
 # What PyYAML's constructor raises for `!!bool x`, `!!int ''`, `!!timestamp x`, or a number of thousands of digits.
 _MISFITS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
 
@@ -87,6 +86,10 @@ def _without_problems(document: Document) -> Document:
 
 
 def _parse(text: str, path: str) -> Document:
+    try:
+        yaml_compose.count(text)
+    except yaml_compose.TooMany as error:
+        raise _at_mark(error, path) from None
     if yaml_compose.is_fast(text):
         try:
             return _document(yaml_compose.FastLoader(text), text, path)
@@ -100,9 +103,7 @@ def _parse_pure(text: str, path: str) -> Document:
     try:
         return _document(yaml_compose.PureLoader(text), text, path)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise DefinitionError([Problem.at(path, place, _reason(error))]) from None
+        raise _at_mark(error, path) from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = (before.count("\n") + 1, error.position - before.rfind("\n"))
@@ -199,6 +200,12 @@ def _duplicates(node: yaml.MappingNode) -> list[_Twice]:
             first_lines.setdefault(identity, positions.start(key)[0])
             last[identity] = value
     return found
+
+
+def _at_mark(error: yaml.MarkedYAMLError, path: str) -> DefinitionError:
+    mark = error.problem_mark or error.context_mark
+    place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    return DefinitionError([Problem.at(path, place, _reason(error))])
 
 
 def _reason(error: yaml.MarkedYAMLError) -> str:

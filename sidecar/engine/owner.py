@@ -49,6 +49,7 @@ class Owner:
         self.agents = Agents(self.database)
         self.handouts = Handouts(self.database)
         self.script = Script()
+        self.trials = Script()  # for what a caller wants to know, in threads: no run waits for it
         self.supervisor = Supervisor(root, containment=settings.containment, on_ended=self._ended)
         self.watcher = Watcher(source_for(settings.watcher, report), report)
         self.hear_ended: dict[str, Callable[[AgentEnded], None]] = {}  # by run
@@ -59,6 +60,7 @@ class Owner:
         async with AsyncExitStack() as stack:
             stack.callback(self.database.close)
             stack.callback(self.script.close)
+            stack.callback(self.trials.close)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)  # the watcher, once the last run is over
             await stack.enter_async_context(self.supervisor)

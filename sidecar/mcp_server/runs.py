@@ -24,6 +24,7 @@ from sidecar.mcp_server import elicitation, listing
 from sidecar.mcp_server.calls import Call, OpenCalls, Question, run_of
 from sidecar.mcp_server.connections import connection_of
 from sidecar.mcp_server.progress import HEARTBEAT_S, Note, Plan, Sender, Story, sending
+from sidecar.service.aside import aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ class Runs:
             if call.question is not None:
                 call.question.give(answer)
         else:
-            call = self._start(kind, given, context)
+            call = await self._start(kind, given, context)
         return await self._attend(call, given, context, connection)
 
     def cancel(self, connection: Connection, request_id: Any, reason: str | None) -> None:
@@ -77,13 +78,12 @@ class Runs:
             # In the server's scope: the client may be gone before the abort is written.
             self._tasks.start_soon(call.abort, self._site.service.abort, why)
 
-    def _start(self, kind: Kind, given: dict[str, Any], context: Context) -> Call:
+    async def _start(self, kind: Kind, given: dict[str, Any], context: Context) -> Call:
         name = listing.meant(given[f"{kind}_name"])
-        if given[f"{kind}_name"] not in listing.names(self._site.root, kind):
-            listing.check_name(self._site.root, kind, name)
         parameters = given.get("parameters", {})
+        plan = await aside(self._looked, kind, given[f"{kind}_name"], parameters)
         detached = given.get("detach", False)
-        call = Call(Story(self._plan(kind, name, parameters)), detached=detached, heard=self._heard)
+        call = Call(Story(plan), detached=detached, heard=self._heard)
         interactive = given.get("interactive", False)
         asks = interactive and not detached and elicitation.offered(context.session.client_capabilities)
         service = self._site.service
@@ -162,8 +162,11 @@ class Runs:
             raise SidecarError("this question is not open any more; workflow_status tells how the run stands")
         return await self._site.service.answer(run_id, answer)
 
-    def _plan(self, kind: Kind, name: str, parameters: Json) -> Plan:
-        """What a run will go through, where that is known beforehand."""
+    def _looked(self, kind: Kind, given: str, parameters: Json) -> Plan:
+        """What a run will go through, where that is known beforehand; an error where nothing has that name."""
+        name = listing.meant(given)
+        if given not in listing.names(self._site.root, kind):
+            listing.check_name(self._site.root, kind, name)
         states: dict[str, str] = {}
         if kind == "flow":
             try:

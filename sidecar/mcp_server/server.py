@@ -36,6 +36,7 @@ from sidecar.mcp_server.replies import Replies
 from sidecar.mcp_server.runs import Runs
 from sidecar.mcp_server.wire import Wire
 from sidecar.model import run
+from sidecar.service.aside import aside
 
 if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
@@ -180,7 +181,8 @@ class McpServer:
             version=__version__,
             title="sidecar",
             instructions=INSTRUCTIONS,
-            get_tool_input_schema=lambda name: tools.input_schema(self._site, name),
+            # Asked on the loop, for headers that no argument of ours has: without the names, which are in files.
+            get_tool_input_schema=tools.declared_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_list_prompts=self._list_prompts,
@@ -202,7 +204,7 @@ class McpServer:
         return server
 
     async def _list_tools(self, _: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
-        return tools.listed(self._site)
+        return await aside(tools.listed, self._site)
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         key = (id(context.lifespan_context), context.request_id)
@@ -216,10 +218,10 @@ class McpServer:
             raise
 
     async def _list_prompts(self, _: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
-        return prompts.listed(self._site.root)
+        return await aside(prompts.listed, self._site.root)
 
     async def _get_prompt(self, _: Context, params: GetPromptRequestParams) -> GetPromptResult:
-        return prompts.rendered(self._site.root, params)
+        return await aside(prompts.rendered, self._site.root, params)
 
     async def _list_resources(self, _: Context, __: PaginatedRequestParams | None) -> ListResourcesResult:
         return await resources.listed(self._site)

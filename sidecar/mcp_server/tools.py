@@ -11,9 +11,11 @@ from mcp.types import CallToolResult, InputRequiredResult, ListToolsResult, Text
 
 from sidecar.errors import InputError, SidecarError
 from sidecar.mcp_server import aliases, arguments, listing
+from sidecar.mcp_server.connections import connection_of
 from sidecar.mcp_server.run_tools import RUNS, SIGNALS
 from sidecar.mcp_server.workflow_tools import DEBUGGING, DRIVING, STATE
 from sidecar.service import as_json
+from sidecar.service.aside import aside
 
 if TYPE_CHECKING:
     from mcp.types import CallToolRequestParams
@@ -54,6 +56,12 @@ def input_schema(site: Site, name: str) -> Schema | None:
     return schema
 
 
+def declared_schema(name: str) -> Schema | None:
+    """The arguments of a tool as far as no file says more."""
+    tool = TOOLS.get(name)
+    return tool.input if tool else None
+
+
 def is_short(name: str) -> bool:
     """Whether a call of this name is answered by itself soon: it waits for no run."""
     return name.replace(".", "_") not in _RUN_NAMES
@@ -72,10 +80,13 @@ async def call(
         if tool.runs is not None:
             name = given[f"{tool.runs}_name"]
             if name == listing.LIST:
-                return _list(site, tool.runs, given)
+                return await aside(_list, site, tool.runs, given)
             outcome = await runs.call(tool.runs, given, context, params)
             return outcome if isinstance(outcome, InputRequiredResult) else _ended(name, outcome)
         assert tool.do is not None
+        if tool.in_turn:
+            async with connection_of(context).turn:
+                return _result(await tool.do(site, given))
         return _result(await tool.do(site, given))
     except SidecarError as error:
         return _failed(str(error))

@@ -25,6 +25,7 @@ from sidecar.mcp_server.schemas import (
     text,
 )
 from sidecar.mcp_server.tool import Site, Tool
+from sidecar.service.aside import aside
 
 _WORKFLOW = text("Name of the workflow, such as standards:fix.", blank=False)
 _TASK = text("Id of the task, for a sub-agent of a parallel step.")
@@ -65,7 +66,7 @@ async def _resume(site: Site, given: dict[str, Any]) -> Json:
 
 
 async def _list(site: Site, given: dict[str, Any]) -> Json:
-    return listing.workflow_list(site.root, include_global=given.get("include_global", True))
+    return await aside(listing.workflow_list, site.root, include_global=given.get("include_global", True))
 
 
 def _task(given: dict[str, Any]) -> str | None:
@@ -234,6 +235,7 @@ DEBUGGING = (
         gives({"success": BOOLEAN}, {"output": anything(""), "error": STRING, "execution_time_ms": NUMBER}),
         "reads",
         lambda site, given: site.service.test_transformation(given["transform"], given["input"], given.get("context")),
+        in_turn=True,
     ),
     Tool(
         "workflow_explain_plan",

@@ -15,6 +15,7 @@ from sidecar.engine.execution import Execution
 from sidecar.errors import InputError, SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.service import looking
+from sidecar.service.aside import definition_aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -144,6 +145,7 @@ class LocalExecutor:
         with_changes: bool = False,
     ) -> None:
         """Start it, or go on with it; returns when it is running. SidecarError: it is not, and why."""
+        held = await definition_aside(self.runs.owner, self.runs.owner.journal.run(run_id))  # until the run holds it
         if self._interrupted is not None:
             raise SidecarError("the daemon is ending: it takes no more runs")
         owner = self.runs.owner
@@ -163,6 +165,7 @@ class LocalExecutor:
             "definition": definition,
         }
         await self._tasks.start(self._execute, run_id, given)
+        del held
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
         """A stage of a run that is executed here; None where it is executed elsewhere."""

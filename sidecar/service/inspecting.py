@@ -107,8 +107,8 @@ def effort(state: Reactive) -> Json:
 
 def tried(script: Script, transform: str, given: Any, context: Mapping[str, Any]) -> Json:
     """A transformation, tried out on an input."""
-    world = script.world()
     begun = time.perf_counter()
+    world = script.world()
     try:
         for name, value in context.items():
             world.set(name, value)

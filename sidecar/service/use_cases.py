@@ -23,6 +23,7 @@ from sidecar.engine.work.answers import accepted, matching
 from sidecar.errors import InputError
 from sidecar.model import run as kinds
 from sidecar.service import adhoc, following, inspecting, looking, signalling, starting
+from sidecar.service.aside import aside, definition_aside
 from sidecar.service.driven_runs import DrivenRuns
 from sidecar.signals.liveness import is_live
 from sidecar.state import paths
@@ -77,12 +78,12 @@ class UseCases:
 
     async def flow(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
         """Run a workflow and give what became of it."""
-        definition = starting.find(self.project, name, self.owner.script)
+        definition = await self._find(name)
         return await self._launch(definition, parameters, tell, ask, **options)
 
     async def agent(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
         """One turn of an agent."""
-        found = agents.find(self.project.root, name)
+        found = await aside(agents.find, self.project.root, name)
         workspace = options.get("workspace")
         directory = starting.workspace_inside(self.project, workspace) if workspace else None
         definition = adhoc.of_agent(found.name, found.definition.declared, directory)
@@ -90,7 +91,7 @@ class UseCases:
 
     async def prompt(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
         """A prompt, given to the default agent."""
-        found = prompts.find(self.project.root, name)
+        found = await aside(prompts.find, self.project.root, name)
         definition = adhoc.of_prompt(found.name, found.parameters)
         return await self._launch(definition, parameters, tell, ask, **options)
 
@@ -109,7 +110,7 @@ class UseCases:
     ) -> Json:
         prepared = starting.prepare(self.project, definition, parameters, workspace)
         if dry_run:
-            return self._plan(definition, prepared.inputs)
+            return await self._plan(definition, prepared.inputs)
         details = {"detached": True, "environment": dict(self.project.environment)}
         await free(self.owner.database)
         run_id = starting.create(self.project.root, self.owner.journal, prepared, details=details)
@@ -117,7 +118,7 @@ class UseCases:
         if detach:
             return looking.status(self.owner.database, self.project.root, self.owner.journal.run(run_id))
         await self._follow(run_id, tell, ask if interactive else None)
-        return self._run_object(run_id)
+        return await self._run_object(run_id)
 
     async def _follow(self, run_id: str, tell: Any, ask: Any) -> None:
         after = 0
@@ -213,7 +214,7 @@ class UseCases:
 
     async def start(self, workflow: str, inputs: Json, workspace: str | None = None) -> Json:
         """A run that the caller drives."""
-        definition = starting.find(self.project, workflow, self.owner.script)
+        definition = await self._find(workflow)
         prepared = starting.prepare(self.project, definition, inputs, workspace)
         image = Image.begin(definition, prepared.inputs, self.owner.script)
         try:
@@ -229,7 +230,7 @@ class UseCases:
         """The step to be done now."""
         self._run(workflow_id)
         task = task_id or str((context or {}).get("task_id") or (context or {}).get("batch_id") or "") or None
-        return await self._driver(workflow_id).next_step(task)
+        return await (await self._driver(workflow_id)).next_step(task)
 
     async def step_complete(  # noqa: PLR0917 - the arguments of the tool
         self,
@@ -246,7 +247,7 @@ class UseCases:
         run = self._run(workflow_id)
         if run.driver == "server" and self.open_here(workflow_id) is None and task_id is None:
             return refused(self.owner, workflow_id, report)
-        return await self._driver(workflow_id).step_complete(report)
+        return await (await self._driver(workflow_id)).step_complete(report)
 
     async def resume(
         self,
@@ -264,7 +265,7 @@ class UseCases:
         said = {"feedback": feedback, "approve": approve, "answer": answer}
         approval.check(self.owner.journal, run, asker=asker, **said)
         if run.status == "completed":
-            return {**self._resumed(run), "message": "it was completed before: nothing is done again"}
+            return {**await self._resumed(run), "message": "it was completed before: nothing is done again"}
         new_driver = new_driver or (run.driver if run.status == "paused" else "agent")
         if new_driver == "server":
             return await self._resume_by_server(run, said)
@@ -283,7 +284,7 @@ class UseCases:
                 opened.image.spaces.hear_feedback(feedback)
                 opened.image.unheard.append(feedback)
                 await opened.ledger.checkpoint(opened.image.to_json)
-        return self._resumed(self._run(run.run_id))
+        return await self._resumed(self._run(run.run_id))
 
     async def _resume_by_server(self, run: Run, said: Json) -> Json:
         run_id, journal = run.run_id, self.owner.journal
@@ -298,7 +299,7 @@ class UseCases:
         await self._executor.begin(run_id, **said)
         run = self._run(run_id)
         begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))
-        return self._resumed(run) if begun or run.status in OPEN else self._not_resumed(run)
+        return await self._resumed(run) if begun or run.status in OPEN else await self._not_resumed(run)
 
     async def _resume_by_agent(self, run_id: str, feedback: str | None, *, approve: bool) -> Json:
         self._driven.close(run_id)
@@ -308,23 +309,23 @@ class UseCases:
             ending = None if run.status not in OPEN or run.status == "pending" else asked_meanwhile(self.owner, run)
             if ending is not None:
                 end_unheld(self.owner, run, ending, self.owner.emit)
-                return self._not_resumed(self._run(run_id))
+                return await self._not_resumed(self._run(run_id))
             for warning in starting.begin_again(self.project.root, self.owner.journal, run, "agent"):
                 self.owner.report(warning)
             driver.resume(self.owner, run_id, feedback, approve=approve)
-        return self._resumed(self._run(run_id))
+        return await self._resumed(self._run(run_id))
 
-    def _not_resumed(self, run: Run) -> Json:
+    async def _not_resumed(self, run: Run) -> Json:
         why = f"nothing was executed, and what was given with the call was not used: it is {run.status}: {run.reason}"
-        return {**self._resumed(run), "message": why}
+        return {**await self._resumed(run), "message": why}
 
-    def _resumed(self, run: Run) -> Json:
+    async def _resumed(self, run: Run) -> Json:
         kept = self.owner.checkpoints.last(run.run_id)
         step = looking.status(self.owner.database, self.project.root, run)["step"]
         at = looking.moment(kept.at) if kept else None
         return {
             "workflow_id": run.run_id,
-            "state": self._state(run.run_id),
+            "state": await self._state(run.run_id),
             "last_checkpoint": {"step_id": step, "timestamp": at},
         }
 
@@ -356,17 +357,17 @@ class UseCases:
                 async with driven.held() as opened:
                     if opened is not None:
                         await driven.end(opened, endings[status])
-        return {"success": True, "status": self._run(workflow_id).status, "final_state": self._state(workflow_id)}
+        return {"success": True, "status": self._run(workflow_id).status, "final_state": await self._state(workflow_id)}
 
     # --- what is to be known
 
     async def workflow_info(self, name: str) -> Json:
         """What a workflow asks for."""
-        return inspecting.workflow_info(self.project.root, name)
+        return await aside(inspecting.workflow_info, self.project.root, name)
 
     async def load_definition(self, name: str) -> Json:
         """The whole definition."""
-        return inspecting.definition(self.project.root, name)
+        return await aside(inspecting.definition, self.project.root, name)
 
     async def status(self, workflow_id: str | None = None) -> Json:
         """As `status --json` has it."""
@@ -376,7 +377,7 @@ class UseCases:
 
     async def state_read(self, workflow_id: str, paths_: list[str] | None = None) -> Json:
         """The flattened state, or some of it."""
-        state = self._state(workflow_id)
+        state = await self._state(workflow_id)
         if not paths_:
             return state
         return {path: paths.get(state, _flat(path)) for path in paths_}
@@ -406,48 +407,53 @@ class UseCases:
 
     async def state_dependencies(self, workflow_id: str, field: str) -> Json:
         """What a computed field reads, and who reads it."""
-        with _Reading(self, workflow_id) as image:
+        async with _Reading(self, workflow_id) as image:
             return inspecting.dependencies(image.spaces[()].state, field)
 
     async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
         """What computed fields did."""
-        with _Reading(self, workflow_id) as image:
+        async with _Reading(self, workflow_id) as image:
             return inspecting.traces(image.spaces[()].state, field, timing=include_timing)
 
     async def debug_info(self, workflow_id: str) -> Json:
         """Where the run stands and how it came there."""
         step = looking.status(self.owner.database, self.project.root, self._run(workflow_id))["step"]
         history = inspecting.history(self.owner.database, workflow_id)
-        with _Reading(self, workflow_id) as image:
+        async with _Reading(self, workflow_id) as image:
             return {"current_step": step, "step_history": history, **inspecting.effort(image.spaces[()].state)}
 
     async def test_transformation(self, transform: str, input: Any, context: Json | None = None) -> Json:  # noqa: A002
         """A transformation, tried out."""
-        return inspecting.tried(self.owner.script, transform, input, context or {})
+        return await aside(inspecting.tried, self.owner.trials, transform, input, context or {})
 
     async def explain_plan(self, workflow: str, inputs: Json) -> Json:
         """What would be done."""
-        definition = starting.find(self.project, workflow, self.owner.script)
-        return self._plan(definition, starting.prepare(self.project, definition, inputs).inputs)
+        definition = await self._find(workflow)
+        return await self._plan(definition, starting.prepare(self.project, definition, inputs).inputs)
 
     # --- inside
 
-    def _plan(self, definition: Definition, inputs: Json) -> Json:
-        return explain(definition, inputs, self.owner.script, self.project.root, self.project.settings).to_json()
+    async def _find(self, name: str) -> Definition:
+        return await aside(starting.find, self.project, name, self.owner.trials)
+
+    async def _plan(self, definition: Definition, inputs: Json) -> Json:
+        project = self.project
+        plan = await aside(explain, definition, inputs, self.owner.trials, project.root, project.settings)
+        return plan.to_json()
 
     def _run(self, run_id: str) -> Run:
         return self.owner.journal.run(run_id)
 
-    def _run_object(self, run_id: str) -> Json:
+    async def _run_object(self, run_id: str) -> Json:
         database = self.owner.database
         return {
             **looking.status(database, self.project.root, self._run(run_id)),
-            "state": self._state(run_id),
+            "state": await self._state(run_id),
             "messages": looking.messages(database, run_id),
         }
 
-    def _state(self, run_id: str) -> Json:
-        with _Reading(self, run_id) as image:
+    async def _state(self, run_id: str) -> Json:
+        async with _Reading(self, run_id) as image:
             return image.spaces[()].state.flattened()
 
     def open_here(self, run_id: str) -> OpenRun | None:
@@ -455,20 +461,23 @@ class UseCases:
         execution = self._executor.live(run_id)
         return execution.opened if execution is not None else None
 
-    def _driver(self, run_id: str) -> LiveRun | AgentDriven:
+    async def _driver(self, run_id: str) -> LiveRun | AgentDriven:
         """The run that is open here, or one that is nobody's and lent for each call."""
+        held = await definition_aside(self.owner, self._run(run_id))  # first: who has the driver waits for nothing
         opened = self.open_here(run_id)
         if opened is not None:
             return LiveRun(opened)
         run = self._run(run_id)
         if run.driver == "server" and is_live(self.project.root, run_id):
             raise InputError(f"run {run_id} is executed by another process: ask it, at the run's own socket")
-        return self._driven.driver(run_id)
+        driver = self._driven.driver(run_id)
+        driver.definition = held
+        return driver
 
     @asynccontextmanager
     async def _held(self, run_id: str) -> AsyncIterator[OpenRun | None]:
         """The run for a moment; None where it is over."""
-        driver = self._driver(run_id)
+        driver = await self._driver(run_id)
         if isinstance(driver, LiveRun):
             yield driver.opened
             return
@@ -483,15 +492,19 @@ class _Reading:
         self._cases = cases
         self._run_id = run_id
 
-    def __enter__(self) -> Image:
+    async def __aenter__(self) -> Image:
         owner = self._cases.owner
+        held = None  # while the run is loaded
+        if self._cases.open_here(self._run_id) is None:
+            held = await definition_aside(owner, owner.journal.run(self._run_id))
         self._live = self._cases.open_here(self._run_id)
         if self._live is not None:  # newer than the journal by what waits to be written
             return self._live.image
         self._image = load(owner, owner.journal.run(self._run_id))
+        del held
         return self._image
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._live is None:
             self._image.spaces.close()
 

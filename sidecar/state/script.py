@@ -72,8 +72,9 @@ class Script:
 
     def world(self) -> World:
         """Values for expressions, apart from those of every other world."""
-        self._worlds += 1
-        return World(self, self._worlds)
+        with self.lock:
+            self._worlds += 1
+            return World(self, self._worlds)
 
     def close(self) -> None:
         """End the process. A later use starts another."""

@@ -24,6 +24,7 @@ from sidecar.signals import liveness
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from sidecar.catalog.imports import Definition
     from sidecar.engine.agent_driven.reported import Report
     from sidecar.engine.ending import Ending
     from sidecar.engine.owner import Owner
@@ -43,6 +44,7 @@ class AgentDriven:
         self._owner = owner
         self._run_id = run_id
         self._hear = hear
+        self.definition: Definition | None = None  # held here, it is not read again when the run is loaded
         self._opened: OpenRun | None = None
         self._turn = anyio.Lock()
 

@@ -175,3 +175,83 @@ def test_nesting_is_either_carried_or_refused_in_words(house: House, depth: int)
             assert "nested more than" in first["error"]["message"]
         else:
             assert first["result"]["structuredContent"]["output"] == value
+
+
+BOMB = "let n = 0; while (true) { n++ } return n"
+
+
+def test_expressions_of_one_client_delay_no_abort_and_nobody_else(own_house: House) -> None:
+    own_house.project.workflow("wait", {"id": "a", "type": "shell_command", "command": "touch begun; sleep 600"})
+    with own_house.connected() as bomber, own_house.connected() as other:
+        other.hello().call(1, "flow", {"flow_name": "wait"})
+        own_house.project.until((own_house.root / "begun").exists)
+        bomber.hello()
+        for number in range(1, 41):
+            bomber.call(number, "workflow_test_transformation", {"transform": BOMB, "input": 1})
+        bomber.answer_any()  # they are being evaluated
+        own_house.abort_by_file(b"enough")
+        assert other.answer(1)["result"]["structuredContent"]["reason"] == "enough"
+        other.call(2, "workflow_test_transformation", {"transform": "input + 1", "input": 1})
+        assert other.answer(2)["result"]["structuredContent"]["output"] == 2
+        bomber.call(100, "workflow_status", {})
+        bomber.answer(100)
+        assert len(bomber.heard) < 35, "most of them are still to be evaluated"
+
+
+FIRST = "  - {id: first, type: conditional, condition: '{{ 1 == 1 }}', then: [{id: end, type: exit}]}\n"
+
+
+def large_workflow(steps: int) -> str:
+    """About a mebibyte for 12,000 steps, which takes seconds to read."""
+    return (
+        "description: large\nsteps:\n"
+        + FIRST
+        + "".join(
+            f"  - id: s{number}\n    type: user_message\n    message: 'hello {number} {{{{ 1 + 1 }}}}'\n"
+            for number in range(steps)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("workflow_list", {}),
+        ("workflow_get_info", {"workflow": "large"}),
+        ("workflow_explain_plan", {"workflow": "large"}),
+        ("flow", {"flow_name": "large", "dry_run": True}),
+        ("flow", {"flow_name": "large"}),
+    ],
+)
+def test_the_first_look_at_a_large_workflow_holds_up_nobody(
+    own_house: House, tool: str, arguments: dict[str, Any]
+) -> None:
+    with own_house.connected() as reader, own_house.connected() as other:
+        reader.hello()
+        other.hello()
+        (own_house.own / "workflows" / "large.yaml").write_text(large_workflow(3_000))
+        reader.call(1, tool, arguments)
+        answered = threading.Event()
+
+        def read() -> None:
+            reader.answer(1)
+            answered.set()
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        meanwhile = 0
+        while not answered.is_set():
+            other.call(meanwhile + 1, "workflow_status", {})
+            other.answer(meanwhile + 1)
+            meanwhile += 1
+        reading.join()
+        assert meanwhile > 10, "others are answered while the file is read"
+        assert not reader.heard[-1]["result"].get("isError")
+
+
+def test_a_file_of_too_many_values_is_refused_where_they_become_too_many(own_house: House) -> None:
+    """And not after all of them were read, which takes ten seconds."""
+    file = own_house.own / "workflows" / "many.yaml"
+    file.write_text("steps:\n" + "- 1\n" * 260_000)
+    said, _ = own_house.project.start("validate", "many").communicate(timeout=DEADLINE_S)
+    assert "many.yaml:99999: more than 100000 values" in said
