@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidecar.model.updates import Update
     from sidecar.state.program import Program
     from sidecar.state.script import Script
-    from sidecar.state.shell import Prepared
+    from sidecar.state.shell import ListCommand, Prepared, ShellCommand
     from sidecar.state.world import World
 
 _CLOCK = frozenset({"now", "uuid"})
@@ -34,7 +34,7 @@ class Texts:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._known: dict[tuple[str, str], Any] = {}
+        self._known: dict[tuple[str, Any], Any] = {}
 
     def program(self, source: str) -> Program:
         """A bare expression."""
@@ -44,15 +44,17 @@ class Texts:
         """A text with `{{ }}`."""
         return self._once("value", text, template.compile_text)
 
-    def command(self, text: str) -> Any:
-        """A shell command."""
-        return self._once("command", text, shell.compile_command)
+    def command(self, command: str | tuple[str, ...]) -> ShellCommand[Program] | ListCommand[Program]:
+        """A command: a text for the shell, or a list."""
+        found: ShellCommand[Program] | ListCommand[Program]
+        found = self._once("command", command, shell.compile_command)
+        return found
 
     def path(self, text: str) -> Any:
         """A path of the state."""
         return self._once("path", text, compile_path)
 
-    def _once(self, kind: str, text: str, read: Callable[[str, Callable[[str], Program]], Any]) -> Any:
+    def _once(self, kind: str, text: Any, read: Callable[[Any, Callable[[str], Program]], Any]) -> Any:
         found = self._known.get((kind, text))
         if found is None:
             found = self._known[kind, text] = read(text, self._script.compile)
@@ -107,10 +109,9 @@ class View:
             return None if found is None else duration.seconds(found)
         return given
 
-    def command(self, text: str) -> Prepared:
-        """A shell command in which no value can become code."""
-        prepared: Prepared = self.texts.command(text).prepare(self.run)
-        return prepared
+    def command(self, command: str | tuple[str, ...]) -> Prepared:
+        """A command in which the shell reads no value as code."""
+        return self.texts.command(command).prepare(self.run)
 
     def path(self, text: str) -> paths.Path:
         """Where a write goes."""

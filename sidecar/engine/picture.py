@@ -130,7 +130,7 @@ def _detail(step: Step) -> str:
     if isinstance(step, IncludeWorkflow):
         return step.workflow
     if isinstance(step, ShellCommand):
-        return step.command
+        return step.command if isinstance(step.command, str) else " ".join(step.command)
     if isinstance(step, UserMessage | Exit):
         return step.message
     if isinstance(step, AgentStep):

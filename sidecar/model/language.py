@@ -31,7 +31,7 @@ class Role(StrEnum):
     SOURCE = "source"  # what a computed field is computed from
     PATH = "path"  # where an update writes; {{ }} in it is one key
     ITEMS = "items"  # {{ }} that yields a list
-    COMMAND = "command"  # a template that a shell reads
+    COMMAND = "command"  # a template that a shell reads, or one argument of a command that is a list
     PATTERN = "pattern"  # a regular expression
     MESSAGE = "message"  # a template for a person
     PROMPT = "prompt"  # a template for an agent
@@ -96,6 +96,15 @@ def _for_a_program(value: str) -> str:
     return value
 
 
+def _command(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return _for_a_program(_not_blank(value))
+    if isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
+        _not_blank(value[0])
+        return tuple(map(_for_a_program, value))
+    raise ValueError("has to be a text for the shell, or a list of texts: a program and its arguments")
+
+
 def _writable(value: str) -> str:
     root = value.replace("[", ".").partition(".")[0]
     if root in ("raw", "state") and len(value) > len(root) + 1:
@@ -149,7 +158,21 @@ Items: TypeAlias = Annotated[
 ]
 Text: TypeAlias = Annotated[str, AfterValidator(_not_blank), Field(json_schema_extra={"pattern": r"\S"})]
 Command: TypeAlias = Annotated[
-    str, AfterValidator(_not_blank), AfterValidator(_for_a_program), Field(json_schema_extra={"pattern": r"\S"})
+    str | tuple[str, ...],
+    PlainValidator(_command),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": r"\S"},
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "prefixItems": [{"type": "string", "pattern": r"\S"}],
+                    "items": {"type": "string"},
+                },
+            ]
+        }
+    ),
 ]
 Path: TypeAlias = Annotated[
     str, AfterValidator(_writable), Field(json_schema_extra={"pattern": r"^(raw|state)[.\[][\s\S]"})

@@ -108,14 +108,18 @@ class ShellCommand(RunsSomewhere):
     """A command that sidecar runs itself, with `sh`. What `{{ }}` puts into it never becomes code."""
 
     type: Literal["shell_command"]
-    command: Annotated[Command, Role.COMMAND] = Field(description="What the shell reads.")
+    command: Annotated[Command, Role.COMMAND] = Field(
+        description="A text for the shell; or a list, a program and its arguments, which no shell reads."
+    )
 
 
 class AgentShellCommand(RunsSomewhere):
     """A command that needs a person's terminal or an agent's permissions."""
 
     type: Literal["agent_shell_command"]
-    command: Annotated[Command, Role.COMMAND] = Field(description="What the shell reads.")
+    command: Annotated[Command, Role.COMMAND] = Field(
+        description="A text for the shell; or a list, a program and its arguments, which no shell reads."
+    )
     reason: Annotated[str, Role.MESSAGE] = Field(default="", description="Why sidecar cannot run it by itself.")
 
 

@@ -1,39 +1,36 @@
-"""Shell commands with values in them, where no value can become code.
+"""Shell commands with values in them, where the shell never reads a value as code.
 
 A value is never pasted into the text. It travels in the environment, and the text gets a reference to it that
-fits the quotes around its hole. What a variable expands to is data to the shell; the few places where even that
-is read as code are refused, also where the author's own variables, function arguments or pipes lead there. Not followed
-is what goes through a file, through `read`, or out of `{ …; } | sh`: what such a command runs is what its author chose.
-A list is one word per item where it stands bare, and one text joined by blanks inside
+fits the quotes around its hole. Where even that could become code the text is refused: `shell_rules` says where.
+A list is one word per item where it stands as a word of its own, and one text joined by blanks inside
 quotes. Null is refused: `rm -r {{ dir }}/build` must not run without a directory.
+A command that is a list has no shell: each element is one argument.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from sidecar.errors import ShellError, TemplateError
+from sidecar.state import shell_rules
 from sidecar.state.holes import Hole, split
-from sidecar.state.shell_places import find_places
-from sidecar.state.shell_reading import Context, Place
+from sidecar.state.shell_rules import Analysis, Context, Place
 from sidecar.state.template import P, Slot, as_text, compile_text, filtered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sidecar.state.shell_words import Cell
-
-__all__ = ["Prepared", "ShellCommand", "ShellError", "compile_command", "prepare", "unsafe_places"]
+__all__ = ["Finding", "ListCommand", "Prepared", "ShellCommand", "ShellError", "check", "check_list", "compile_command"]
 
 # Linux takes 128 KiB a variable and 2 MiB for environment and arguments together, macOS 1 MiB: 30,000 characters
 # are at most 120,000 bytes, and enough is left for the environment that is there and for the command's own arguments.
 _CHUNK_CHARACTERS = 30_000
 _TOTAL_BYTES = 400_000
 _SCRIPT_BYTES = 131_000
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_TOO_LONG = f"the command is longer than {_SCRIPT_BYTES // 1000} kB; put it into a file of its own"
+_WAY_OUT = "Write `command` as a list, or pass the value in `env:`; `| raw` turns this off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,55 +41,148 @@ class Prepared:
     environment: dict[str, str]
     body: str
     values: dict[str, str]
+    is_list: bool = False
 
     def standalone(self) -> str:
         """The same as one text, for somebody else's shell: the values stand in front, quoted."""
-        return "".join(f"{name}={shlex.quote(value)}\n" for name, value in self.values.items()) + self.body
+        lines = "".join(f"{name}={shlex.quote(value)}\n" for name, value in self.values.items())
+        return lines + ("env " if self.is_list else "") + self.body
 
 
 @dataclass(frozen=True, slots=True)
-class ShellCommand(Generic[P]):
-    """A compiled command."""
+class Finding:
+    """What is wrong with a command, or doubtful, at an offset of its text."""
 
-    text: str
+    offset: int
+    message: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled(Generic[P]):
+    """A command whose expressions are compiled; `placeholders` are these as they are written."""
+
     parts: tuple[str | Slot[P], ...]
+    placeholders: tuple[str, ...]
+
+    @property
+    def slots(self) -> list[Slot[P]]:
+        return [part for part in self.parts if isinstance(part, Slot)]
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(name for part in self.parts if isinstance(part, Slot) for name in part.program.names)
+        return frozenset(name for slot in self.slots for name in slot.program.names)
 
     def prepare(self, run: Callable[[P], Any]) -> Prepared:
         """The command with the values that its expressions have now."""
-        values = [part.evaluate(run) for part in self.parts if isinstance(part, Slot)]
-        return _prepare([part.hole if isinstance(part, Slot) else part for part in self.parts], values)
+        return self.fill([slot.evaluate(run) for slot in self.slots])
+
+    def fill(self, values: Sequence[Any]) -> Prepared:
+        """The command with one value per `{{ }}`, in order."""
+        raise NotImplementedError
 
 
-def compile_command(text: str, compiler: Callable[[str], P]) -> ShellCommand[P]:
-    """A command with its expressions compiled; `unsafe_places` says what else is wrong with it."""
-    return ShellCommand(text, compile_text(text, compiler).parts)
+@dataclass(frozen=True, slots=True)
+class ShellCommand(_Compiled[P]):
+    """A text for the shell; it is analysed once, unless `| raw` makes another text of it at every run."""
+
+    analysis: Analysis | None
+
+    def fill(self, values: Sequence[Any]) -> Prepared:
+        return _prepare(_without_programs(self.parts), values, self.analysis)
 
 
-def unsafe_places(command: str) -> list[tuple[int, str]]:
-    """Where a value would be read as code whatever it is, and why: (offset in the command, reason), in order."""
-    holes = [part for part in split(command) if isinstance(part, Hole)]
-    if not holes:
-        return []
-    places = _places(split(command), {})
-    found = [(hole.offset, place.why) for hole, place in zip(holes, places, strict=True) if place is not None]
-    return [(offset, why) for offset, why in found if why is not None]
+@dataclass(frozen=True, slots=True)
+class ListCommand(_Compiled[P]):
+    """A program and its arguments. The shell only starts it: it finds each argument between quotes."""
+
+    elements: tuple[tuple[str | Slot[P], ...], ...]
+
+    def fill(self, values: Sequence[Any]) -> Prepared:
+        bound = _Bound("".join(part for part in self.parts if isinstance(part, str)))
+        given = iter(values)
+        words: list[str] = []
+        for element in self.elements:
+            texts = [part if isinstance(part, str) else _argument(part.hole, next(given)) for part in element]
+            if not words and "".join(texts).startswith("-"):
+                raise ShellError("the name of a program cannot begin with -")
+            pieces = zip(element, texts, strict=True)
+            words.append(
+                "".join(
+                    shlex.quote(part) if isinstance(part, str) else f'"${{{bound.name(part.hole, text)}}}"'
+                    for part, text in pieces
+                )
+            )
+        return bound.prepared(" ".join(words), is_list=True)
+
+
+def compile_command(command: str | tuple[str, ...], compiler: Callable[[str], P]) -> ShellCommand[P] | ListCommand[P]:
+    """A command with its expressions compiled; `check` and `check_list` say what else is wrong with it."""
+    if not isinstance(command, str):
+        elements = tuple(compile_text(element, compiler).parts for element in command)
+        placeholders = tuple(written for text in command for written in _written(text))
+        between: list[str | Slot[P]] = []
+        for element in elements:
+            between += [*([" "] if between else []), *element]
+        return ListCommand(tuple(between), placeholders, elements)
+    parts = compile_text(command, compiler).parts
+    bare = _without_programs(parts)
+    is_fixed = not any(isinstance(part, Hole) and _mode(part) == "raw" for part in bare)
+    return ShellCommand(parts, tuple(_written(command)), _analyse(bare, {}) if is_fixed else None)
+
+
+def check(command: str) -> list[Finding]:
+    """Where the shell would read a value as code, which is an error, and where another program may, which is none."""
+    parts = split(command)
+    holes = [part for part in parts if isinstance(part, Hole)]
+    analysis = _analyse(parts, {})
+    if analysis.refused is not None:
+        return [Finding(holes[analysis.refused_at].offset, f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
+    warnings = sorted(analysis.warnings.items())
+    return [Finding(holes[number].offset, message, is_error=False) for number, message in warnings]
+
+
+def check_list(command: Sequence[str]) -> list[list[Finding]]:
+    """What is doubtful in each element: no shell reads a list, but its program may be one."""
+    found: list[list[Finding]] = [[] for _ in command]
+    holes: list[tuple[int, Hole]] = []
+    words: list[list[str | int]] = []
+    for number, element in enumerate(command):
+        words.append([])
+        for part in split(element):
+            if isinstance(part, Hole) and _mode(part) == "":
+                words[-1].append(len(holes))
+                holes.append((number, part))
+            else:
+                words[-1].append("x" if isinstance(part, Hole) else part)
+    for at, message in sorted(shell_rules.doubts(words).items()):
+        number, hole = holes[at]
+        found[number].append(Finding(hole.offset, message, is_error=False))
+    return found
 
 
 def prepare(command: str, values: Sequence[Any]) -> Prepared:
     """The command with one value per `{{ }}`, in order."""
-    return _prepare(split(command), values)
+    return _prepare(split(command), values, None)
 
 
-def _prepare(parts: Sequence[str | Hole], values: Sequence[Any]) -> Prepared:
+def _written(text: str) -> list[str]:
+    return [text[part.offset : part.end] for part in split(text) if isinstance(part, Hole)]
+
+
+def _without_programs(parts: Sequence[str | Slot[P]]) -> list[str | Hole]:
+    return [part.hole if isinstance(part, Slot) else part for part in parts]
+
+
+def _prepare(parts: Sequence[str | Hole], values: Sequence[Any], analysis: Analysis | None) -> Prepared:
     holes = [part for part in parts if isinstance(part, Hole)]
     given = [filtered(value, _before_mode(hole), hole.offset) for hole, value in zip(holes, values, strict=True)]
     # What `| raw` pastes may open a quote, so the places are looked for in the text that will really run.
     pasted = {index: _raw(hole, given[index]) for index, hole in enumerate(holes) if _mode(hole) == "raw"}
-    places = _places(parts, pasted)
+    analysis = analysis or _analyse(parts, pasted)
+    if analysis.refused is not None:
+        hole = holes[analysis.refused_at]
+        raise TemplateError(f"{hole.shown}: {analysis.refused}. {_WAY_OUT}", hole.offset)
     bound = _Bound("".join(part for part in parts if isinstance(part, str)) + "".join(pasted.values()))
     body = ""
     index = -1
@@ -101,29 +191,24 @@ def _prepare(parts: Sequence[str | Hole], values: Sequence[Any]) -> Prepared:
             body += part
             continue
         index += 1
-        place = places[index]
-        body += pasted[index] if place is None else _reference(part, place, given[index], bound)
+        raw = pasted.get(index)
+        body += _reference(part, analysis.places[index], given[index], bound) if raw is None else raw
     return bound.prepared(body)
 
 
-def _places(parts: Sequence[str | Hole], pasted: dict[int, str]) -> list[Place | None]:
-    """The place of each hole; None for `| raw`, which has none: as long as its text is not known, some word."""
-    cells: list[Cell] = []
-    quoted: set[int] = set()
+def _analyse(parts: Sequence[str | Hole], pasted: dict[int, str]) -> Analysis:
+    """Where the values stand; as long as it is not known what `| raw` pastes, it is some word."""
+    found: list[str | int] = []
     index = -1
     for part in parts:
         if isinstance(part, str):
-            cells.extend(part)
+            found.append(part)
             continue
         index += 1
-        if _mode(part) == "raw":
-            cells.extend(pasted.get(index, "x"))
-        else:
-            cells.append(index)
-        if _mode(part) == "quote":
-            quoted.add(index)
-    found = find_places(cells, frozenset(quoted))
-    return [found.get(number) for number in range(index + 1)]
+        found.append(pasted.get(index, "raw-text") if _mode(part) == "raw" else index)
+    if sum(len(part) for part in found if isinstance(part, str)) > _SCRIPT_BYTES:
+        raise ShellError(_TOO_LONG)
+    return shell_rules.analyse(found)
 
 
 def _mode(hole: Hole) -> str:
@@ -141,24 +226,29 @@ def _raw(hole: Hole, value: Any) -> str:
 
 def _reference(hole: Hole, place: Place, value: Any, bound: _Bound) -> str:
     """What stands in the text for a value: no character of it comes from the value."""
-    if place.why is not None:
-        raise TemplateError(f"{hole.shown}: {place.why}", hole.offset)
     if place.context is Context.COMMENT:
         return ""
-    items = value if isinstance(value, list) else [value]
-    texts = [_item(hole, item) for item in items]
-    if place.integer and not (len(texts) == 1 and _INTEGER.fullmatch(texts[0])):
-        message = f"{hole.shown}: only a whole number can stand in arithmetic"
-        raise TemplateError(message, hole.offset, kind="value")
+    texts = [_item(hole, item) for item in (value if isinstance(value, list) else [value])]
     if _mode(hole) == "quote":
         # Bare, this shell takes the quotes off again; between quotes they stay, for whoever reads the string.
         joined = " ".join(texts)
-        texts = [shlex.quote(joined) if place.read_twice or place.context is not Context.BARE else joined]
+        texts = [joined if place.context is Context.BARE else shlex.quote(joined)]
+    elif isinstance(value, list) and place.context is Context.BARE and not place.many:
+        message = f"{hole.shown}: a list cannot stand here; join its items, or write it as a word of its own"
+        raise TemplateError(message, hole.offset, kind="value")
     if place.context is Context.BARE:
         return " ".join(f'"${{{bound.name(hole, text)}}}"' for text in texts)
     reference = f"${{{bound.name(hole, ' '.join(texts))}}}"
-    around = {Context.SINGLE: ("'\"", "\"'"), Context.ANSI: ("'\"", "\"$'")}.get(place.context, ("", ""))
-    return around[0] + reference + around[1]
+    return f"'\"{reference}\"'" if place.context is Context.SINGLE else reference
+
+
+def _argument(hole: Hole, value: Any) -> str:
+    """A value in an element of a list: all of it is one argument, or a part of one."""
+    value = filtered(value, hole.filters, hole.offset)
+    if isinstance(value, list):
+        message = f"{hole.shown}: each element of a command is one argument, and a list is none; join its items"
+        raise TemplateError(message, hole.offset, kind="value")
+    return _item(hole, value)
 
 
 def _item(hole: Hole, value: Any) -> str:
@@ -203,7 +293,7 @@ class _Bound:
         self.values[name] = text
         return name
 
-    def prepared(self, body: str) -> Prepared:
+    def prepared(self, body: str, *, is_list: bool = False) -> Prepared:
         """The script first takes the values out of its environment, so that what it starts does not inherit them.
 
         It does so on its first line: the shell's messages keep the line numbers of the command.
@@ -219,7 +309,7 @@ class _Bound:
             lead += f"{name}=" + "".join(f"${{{chunk}}}" for chunk in chunks) + "; "
         if environment:
             lead += f"unset {' '.join(environment)}; "
-        script = lead + body
+        script = lead + ("exec " if is_list else "") + body
         if len(script.encode("utf-8", "surrogateescape")) > _SCRIPT_BYTES:
-            raise ShellError(f"the command is longer than {_SCRIPT_BYTES // 1000} kB; put it into a file of its own")
-        return Prepared(script, environment, body, self.values)
+            raise ShellError(_TOO_LONG)
+        return Prepared(script, environment, body, self.values, is_list)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 SIDECAR = str(Path(sys.executable).with_name("sidecar"))
 WORKFLOWS = ".swissarmyhammer/workflows"
@@ -70,6 +71,49 @@ def test_warnings_are_told_apart_and_do_not_fail(root: Path) -> None:
         "1 workflow, no problems, 1 warning",
     ]
     assert ended.returncode == 0
+
+
+REFUSED = [
+    'S=sh; $S -c "echo {{ x }}"',
+    '${SHELL:-sh} -c "echo {{ x }}"',
+    'c=-c; sh $c "echo {{ x }}"',
+    "printf '%s\\0' {{ x }} | xargs -0 -n1 sh -c",
+    "sh -c 'eval \"$1\"' sh {{ x }}",
+    "export CMD={{ x }}; sh -c 'eval \"$CMD\"'",
+    '. /dev/stdin <<< "{{ x }}"',
+    "i={{ x }}; arr[i]=1",
+    "timeout 5 {{ x }}",
+    "xargs {{ x }}",
+    "find . -exec {{ x }} \\;",
+]
+WARNED_OF = [
+    'python3 -c"print({{ x }})"',
+    'perl -e"print {{ x }}"',
+    "make {{ x }}",
+    "git -c {{ x }} status",
+    "ssh -o {{ x }} host uptime",
+    "tar cf all.tar {{ x }}",
+    "GIT_SSH_COMMAND={{ x }} git fetch",
+    ["sh", "-c", "echo {{ x }}"],
+]
+QUIET = ["ls -- {{ x }} '{{ x }}' \"{{ x }}\" $(cat < {{ x }})", ["ls", "--", "{{ x }}"]]
+
+
+def test_a_value_that_the_shell_would_run_is_an_error_and_one_that_another_program_may_run_a_warning(
+    root: Path,
+) -> None:
+    steps = [{"type": "shell_command", "command": command} for command in (*REFUSED, *WARNED_OF, *QUIET)]
+    write(root, "commands", yaml.safe_dump({"state_schema": {"raw": {"x": "string"}}, "steps": steps}, width=1000))
+    told = json.loads(validate(root, "--json").stdout)["findings"]
+    assert [finding["severity"] for finding in told] == ["error"] * len(REFUSED) + ["warning"] * len(WARNED_OF)
+    for finding in told[: len(REFUSED)]:
+        assert "Write `command` as a list, or pass the value in `env:`; `| raw` turns this off" in finding["message"]
+
+
+@pytest.mark.parametrize("command", [[], [""], ["ls", 1], {"a": "b"}, "", ["ls", ["a"]]])
+def test_a_command_is_a_text_or_a_list_of_texts(root: Path, command: object) -> None:
+    write(root, "wrong", yaml.safe_dump({"steps": [{"type": "shell_command", "command": command}]}))
+    assert validate(root).returncode == 2
 
 
 def test_json_is_for_programs(root: Path) -> None:

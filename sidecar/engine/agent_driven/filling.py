@@ -63,13 +63,10 @@ class Filling:
             raise StepFailed(f"{key} has to be longer than nothing")
         return seconds_s
 
-    def command(self, text: str) -> str:
-        """A command as one text for another shell, in which no value can become code."""
-        if not has_template(text):
-            return text
-        compiled = self.view.texts.command(text)
-        slots = [part for part in compiled.parts if isinstance(part, Slot)]
-        shown: str = compiled.prepare(self._noting(text, slots, self._found)).standalone()
+    def command(self, command: str | tuple[str, ...]) -> str:
+        """A command as one text for another shell, which reads no value in it as code."""
+        compiled = self.view.texts.command(command)
+        shown = compiled.prepare(self._noting(compiled.placeholders, compiled.slots, self._found)).standalone()
         try:
             shown.encode()
         except UnicodeEncodeError:
@@ -87,7 +84,7 @@ class Filling:
         slots = [slot for segment in compiled.segments if not isinstance(segment, int) for slot in segment.slots]
         found: dict[str, Any] = {}
         try:
-            shown = path_text.show(compiled.resolve(self._noting(text, slots, found)))
+            shown = path_text.show(compiled.resolve(self._noting(_written(text, slots), slots, found)))
         except ExpressionError:  # it may read what the agent is going to write
             return text
         self._found |= found
@@ -98,19 +95,26 @@ class Filling:
         standing = [part for part in compiled.parts if not isinstance(part, str) or part.strip()]
         if len(standing) == 1:
             self.lone.append(standing[0].hole.source)
-        return compiled.render(self._noting(text, compiled.slots, self._found))
+        return compiled.render(self._noting(_written(text, compiled.slots), compiled.slots, self._found))
 
-    def _noting(self, text: str, slots: Sequence[Slot[Program]], found: dict[str, Any]) -> Callable[[Program], Any]:
+    def _noting(
+        self, written: Sequence[str], slots: Sequence[Slot[Program]], found: dict[str, Any]
+    ) -> Callable[[Program], Any]:
         """Runs programs in the order of their slots, which is the order in which a text is rendered."""
-        left = iter(slots)
+        left = zip(written, slots, strict=True)
 
         def run(program: Program) -> Any:
-            hole = next(left).hole
+            text, slot = next(left)
             value = self.view.run(program)
-            found[text[hole.offset : hole.end]] = filtered(value, hole.filters, hole.offset)
+            found[text] = filtered(value, slot.hole.filters, slot.hole.offset)
             return value
 
         return run
+
+
+def _written(text: str, slots: Sequence[Slot[Program]]) -> list[str]:
+    """Each `{{ }}` as it stands in the definition."""
+    return [text[slot.hole.offset : slot.hole.end] for slot in slots]
 
 
 def _bounded(value: Any) -> Any:

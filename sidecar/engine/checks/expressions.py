@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from sidecar.engine.checks import names as known
 from sidecar.errors import ExpressionError, ShellError, TemplateError
 from sidecar.model.language import Role
-from sidecar.state import tokens
+from sidecar.model.steps import AgentShellCommand, ShellCommand
+from sidecar.state import shell, tokens
 from sidecar.state.holes import FILTERS, Hole, split
 from sidecar.state.path_text import PathError, compile_path
-from sidecar.state.shell import unsafe_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,11 +71,16 @@ class Expressions:
             self._path(site)
 
     def _command(self, site: Site) -> None:
+        """Of a list, each element is a site; whether it is the script of a shell, only the whole list can say."""
+        element = site.location[-1]
+        command = site.step.command if isinstance(site.step, ShellCommand | AgentShellCommand) else site.text
         try:
-            for offset, why in unsafe_places(site.text):
-                self.notes.inside(site, offset, why)
+            found = shell.check(site.text) if isinstance(element, str) else shell.check_list(command)[element]
         except ShellError as error:
             self.notes.inside(site, 0, str(error))
+            return
+        for finding in found:
+            self.notes.inside(site, finding.offset, finding.message, "error" if finding.is_error else "warning")
 
     def _path(self, site: Site) -> None:
         try:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import ExpressionError, SidecarError
-from sidecar.state import shell
-from sidecar.state.holes import Hole, split
-from sidecar.state.template import Slot, as_text
+from sidecar.state.template import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sidecar.engine.plan.known import Known
+    from sidecar.state.program import Program
     from sidecar.state.shell import Prepared
+    from sidecar.state.template import Slot
 
 # A character that no command has: between two of them stands the number of a hole that only the run can fill.
 _MARK = "\ue000"
@@ -87,12 +87,13 @@ class Command:
     programs: tuple[str, ...]
 
 
-def command(text: str, known: Known) -> Command:
+def command(given: str | tuple[str, ...], known: Known) -> Command:
     """A command with everything in it that is known."""
     try:
-        slots = [part for part in known.texts.command(text).parts if isinstance(part, Slot)]
+        compiled = known.texts.command(given)
     except SidecarError as error:
-        return Command(text, (str(error),), ())
+        return Command(given if isinstance(given, str) else " ".join(given), (str(error),), ())
+    slots = compiled.slots
     problems: list[str] = []
     values: list[Any] = [f"{_MARK}{number}{_MARK}" for number in range(len(slots))]
     complete = True
@@ -105,13 +106,12 @@ def command(text: str, known: Known) -> Command:
         except ExpressionError as error:
             problems.append(str(error))
     try:
-        typed = _typed(shell.prepare(text, values))
+        typed = _typed(compiled.fill(values))
     except SidecarError as error:
         if complete and not problems:  # else it may be the mark that is wrong there
             problems.append(str(error))
-        typed = _pasted(text, values)
-    holes = [text[part.offset : part.end] for part in split(text) if isinstance(part, Hole)]
-    shown = _MARKED.sub(lambda match: holes[int(match[1])], typed)
+        typed = _pasted(compiled.parts, values)
+    shown = _MARKED.sub(lambda match: compiled.placeholders[int(match[1])], typed)
     return Command(shown, tuple(problems), tuple(dict.fromkeys(_programs(typed))))
 
 
@@ -135,10 +135,10 @@ def _typed(prepared: Prepared) -> str:
     return re.sub(reference, value, prepared.body)
 
 
-def _pasted(text: str, values: Sequence[Any]) -> str:
+def _pasted(parts: Sequence[str | Slot[Program]], values: Sequence[Any]) -> str:
     """The command with its values as they are: to look at, where it cannot be made ready."""
     left = iter(values)
-    return "".join(part if isinstance(part, str) else as_text(next(left)) for part in split(text))
+    return "".join(part if isinstance(part, str) else as_text(next(left)) for part in parts)
 
 
 def _programs(script: str) -> Iterator[str]:

@@ -174,8 +174,8 @@ def _limit(timeout_s: float | str | None, account: Account) -> tuple[str, float 
     return f", for {length} at most", seen.value if seen.known else None
 
 
-def _runs(account: Account, text: str) -> str:
-    found = commands.command(text, account.known)
+def _runs(account: Account, command: str | tuple[str, ...]) -> str:
+    found = commands.command(command, account.known)
     account.details["command"] = found.text
     account.problems += found.problems
     account.tools += [f"command:{program}" for program in found.programs]

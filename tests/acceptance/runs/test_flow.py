@@ -360,3 +360,60 @@ def test_a_stop_that_became_an_abort_says_so_wherever_the_end_is_shown(flows: Fl
     assert flows.json("status", told["run_id"], "--json")["runs"][0]["reason"] == reason
     assert flows.events(told["run_id"])[-1].data["reason"] == reason
     assert reason in err
+
+
+# --- commands
+
+
+def test_a_command_that_is_a_list_has_no_shell(flows: Flows) -> None:
+    hostile = "a b; touch pwned $(touch pwned) *"
+    flows.workflow(
+        "listed",
+        {
+            "id": "say",
+            "type": "shell_command",
+            "command": ["printf", "<%s>", "{{ x }}", "$HOME; touch pwned", "in {{ x }}"],
+            "state_update": {"path": "raw.said"},
+        },
+        {"type": "shell_command", "command": ["sh", "-c", "cat; printf '%s' \"$1\" > from-input", "sh", "{{ x }}"]},
+        {"id": "end", "type": "agent_shell_command", "command": ["touch", "{{ x }}"]},
+        state_schema={"raw": {"said": "string", "x": "string"}},
+        default_state={"raw": {"x": hostile}},
+    )
+    done = flows.json("flow", "run", "listed", "--json")
+    assert done["state"]["said"] == f"<{hostile}><$HOME; touch pwned><in {hostile}>"
+    assert (flows.root / "from-input").read_text() == hostile
+    assert (flows.root / hostile).exists()
+    assert not (flows.root / "pwned").exists()
+
+
+def test_a_list_is_shown_as_a_person_would_type_it(flows: Flows) -> None:
+    flows.workflow(
+        "listed",
+        {"type": "shell_command", "command": ["git", "commit", "-m", "fix {{ inputs.what }}", "{{ uuid() }}"]},
+        inputs={"what": {"type": "string", "default": "it's"}},
+    )
+    code, out, err = flows.run("flow", "run", "listed", "--dry-run")
+    assert (code, err) == (0, "")
+    assert """run `git commit -m 'fix ''it'"'"'s' {{ uuid() }}`""" in out
+    assert "git commit -m fix {{ inputs.what }}" in flows.run("graph", "listed", "--format", "ascii")[1]
+
+
+def test_a_list_whose_program_is_not_there_fails_its_step(flows: Flows) -> None:
+    flows.workflow("listed", {"type": "shell_command", "command": ["no-such-program", "a"]})
+    code, _, err = flows.run("flow", "run", "listed")
+    assert code == 2
+    assert "exit code 127" in err
+
+
+def test_a_workflow_with_a_value_that_the_shell_would_run_does_not_begin(flows: Flows) -> None:
+    flows.workflow(
+        "unsafe",
+        {"type": "shell_command", "command": "touch began"},
+        {"type": "shell_command", "command": "y={{ inputs.x }}; timeout 5 $y"},
+        inputs={"x": {"type": "string", "default": "ls"}},
+    )
+    code, _, err = flows.run("flow", "run", "unsafe")
+    assert code == 2
+    assert "timeout could take an expansion for the command that it is to start" in err
+    assert not (flows.root / "began").exists()

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import ShellError, TemplateError
-from sidecar.state.shell import compile_command, prepare, unsafe_places
+from sidecar.state.shell import Prepared, check, check_list, compile_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Name:
+    """An expression that is one name."""
+
+    name: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset({self.name})
+
+
+def prepare(command: str | tuple[str, ...], values: Sequence[Any]) -> Prepared:
+    return compile_command(command, Name).fill(values)
 
 
 def body(command: str, *values: Any) -> str:
     return prepare(command, values).body
+
+
+def errors(command: str) -> list[tuple[int, str]]:
+    return [(finding.offset, finding.message) for finding in check(command) if finding.is_error]
 
 
 @pytest.mark.parametrize(
@@ -23,37 +45,51 @@ def body(command: str, *values: Any) -> str:
         ("ls {{ x }}", 'ls "${sidecar_value_1}"'),
         ("ls '{{ x }}'", "ls ''\"${sidecar_value_1}\"''"),
         ('ls "{{ x }}"', 'ls "${sidecar_value_1}"'),
-        ("ls $'a\\'{{ x }}'", "ls $'a\\''\"${sidecar_value_1}\"$''"),
         ("ls --f={{ x }}", 'ls --f="${sidecar_value_1}"'),
         ("ls # it's {{ x }}", "ls # it's "),
         ("ls a#'{{ x }}'", "ls a#''\"${sidecar_value_1}\"''"),
         ('ls \\" {{ x }}', 'ls \\" "${sidecar_value_1}"'),
         ('ls "$(ls \'a" {{ x }} "b\')"', 'ls "$(ls \'a" \'"${sidecar_value_1}"\' "b\')"'),
-        ('echo "$(case a in a) ls {{ x }};; b) ls "{{ x }}";; esac)" "{{ x }}"', None),
+        ('case "{{ x }}" in a*|b) ls;; esac', 'case "${sidecar_value_1}" in a*|b) ls;; esac'),
     ],
 )
-def test_the_reference_fits_the_quotes_around_it(command: str, expected: str | None) -> None:
-    count = command.count("{{")
-    expected = expected or (
-        'echo "$(case a in a) ls "${sidecar_value_1}";; b) ls "${sidecar_value_2}";; esac)" "${sidecar_value_3}"'
-    )
-    assert body(command, *["v"] * count) == expected
+def test_the_reference_fits_the_quotes_around_it(command: str, expected: str) -> None:
+    assert body(command, "v") == expected
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_the_text_of_a_command_does_not_depend_on_the_values(value: str) -> None:
-    command = """ls {{ a }} '{{ b }}' "{{ c }}" `ls {{ d }}`"""
+    command = """ls {{ a }} '{{ b }}' "{{ c }}" $(ls {{ d }})"""
     prepared = prepare(command, [value] * 4)
     assert prepared.script == prepare(command, [""] * 4).script
     assert list(prepared.values.values()) == [value] * 4
 
 
 def test_a_list_is_separate_words_bare_and_one_text_in_quotes() -> None:
-    prepared = prepare("ls {{ l }} '{{ l }}' {{ e }}.", [["a", 1, {"k": True}]] * 2 + [[]])
+    prepared = prepare("ls {{ l }} '{{ l }}' {{ e }}", [["a", 1, {"k": True}]] * 2 + [[]])
     assert prepared.body == (
-        'ls "${sidecar_value_1}" "${sidecar_value_2}" "${sidecar_value_3}" \'\'"${sidecar_value_4}"\'\' .'
+        'ls "${sidecar_value_1}" "${sidecar_value_2}" "${sidecar_value_3}" \'\'"${sidecar_value_4}"\'\' '
     )
     assert list(prepared.values.values()) == ["a", "1", '{"k": true}', 'a 1 {"k": true}']
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "y={{ x }}",
+        "ls > {{ x }}",
+        "< {{ x }} cat",
+        "ls --file={{ x }}",
+        "ls {{ x }}.bak",
+        "[ {{ x }} = a ]",
+        "find {{ x }}",
+    ],
+)
+def test_a_list_stands_only_where_more_words_change_nothing_else(command: str) -> None:
+    for items in (["f", "touch", "pwned"], ["f"], []):
+        with pytest.raises(TemplateError, match="a list cannot stand here"):
+            prepare(command, [items])
+    prepare(command, ["f"])
 
 
 def test_names_of_ours_never_meet_the_author_s() -> None:
@@ -65,7 +101,7 @@ def test_raw_is_pasted_and_the_places_behind_it_are_those_of_the_real_text() -> 
     assert body("{{ c | raw }} {{ x }}", "ls -l", "v") == 'ls -l "${sidecar_value_1}"'
     assert body("ls {{ c | raw }}{{ x }}'", "'", "v") == "ls ''\"${sidecar_value_1}\"''"
     assert body("ls {{ l | raw }}", ["a b", "c"]) == "ls a b c"
-    with pytest.raises(TemplateError, match="eval reads the value as code"):
+    with pytest.raises(TemplateError, match="must not have eval"):
         body("{{ c | raw }} {{ x }}", "eval", "v")
 
 
@@ -114,36 +150,6 @@ def test_a_big_value_is_split_over_variables_that_the_system_takes() -> None:
     assert all(len(f"{name}={value}".encode()) < 131_072 for name, value in prepared.environment.items())
 
 
-@pytest.mark.parametrize(
-    "command", ["echo $(( {{ x }} + 1 ))", "(( {{ x }} ))", "echo $(( $(echo '{{ x }}') ))", "a=([{{ x }}]=1)"]
-)
-def test_arithmetic_takes_whole_numbers_only(command: str) -> None:
-    for good in (5, -3, "007"):
-        prepare(command, [good])
-    for bad in ("a[$(touch pwned)]", "x", "1.5", "", "٣", "1\n", [1, 2]):
-        with pytest.raises(TemplateError, match="only a whole number"):
-            prepare(command, [bad])
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "y={{ x }}; echo $((y + 1))",
-        "y={{ x }}; echo $(( $y ))",
-        "y={{ x }}; z=$y; (( z > 1 ))",
-        "set -- {{ x }}; echo $(($1))",
-        "a=(1 2); y={{ x }}; echo ${a[y]}",
-        "a=(1 2); y={{ x }}; echo ${a[@]:$y}",
-        "a=([$(echo {{ x }})]=1)",
-    ],
-)
-def test_a_variable_in_arithmetic_takes_whole_numbers_only(command: str) -> None:
-    assert unsafe_places(command) == []
-    prepare(command, [7])
-    with pytest.raises(TemplateError, match="only a whole number"):
-        prepare(command, ["a[$(touch pwned)]"])
-
-
 UNSAFE = [
     "cat <<EOF\n{{ x }}\nEOF",
     "cat <<'EOF' | sh\na {{ x }}\nEOF\n",
@@ -161,10 +167,6 @@ UNSAFE = [
     "timeout 5 /bin/bash -c 'ls {{ x }}'",
     "find . -exec sh -c 'ls {{ x }}' \\;",
     'echo `sh -c "ls {{ x }}"`',
-    "python3 -c 'print({{ x }})'",
-    'node -e "{{ x }}"',
-    "perl -pe 's/{{ x }}//'",
-    "awk -F: '/{{ x }}/' file",
     "ssh host ls {{ x }}",
     "ssh -q host \"ls '{{ x | quote }}'\"",
     "sh -c \"ls '{{ x | quote }}'\"",
@@ -212,7 +214,6 @@ UNSAFE = [
     '"$(case a in a) eval {{ x }};; esac)"',
     "echo ${y/{{ x }}/a}",
     "echo ${y:{{ x }}}",
-    "echo ${{{ x }}}",
     'echo "${y:-"{{ x }}"}"',
     "echo \\{{ x }}",
     'echo "\\{{ x }}"',
@@ -224,8 +225,6 @@ UNSAFE = [
     "ls >&$(echo {{ x }})",
     "env -S {{ x }}",
     "env -iS '{{ x }}'",
-    "sed 's/a/{{ x }}/' file",
-    "sed -n -e p -e {{ x }} file",
     "[[ $(echo {{ x }}) -eq 1 ]]",
     "declare -i n=$(echo {{ x }})",
     "arr[$(echo {{ x }})]=1",
@@ -253,68 +252,203 @@ UNSAFE = [
     "bash -c <<<{{ x }} sh",
     "echo {{ x }} | bash -ec /bin/sh",
     "echo {{ x }} | bash -c 'cat | sh'",
-    "echo {{ x }} | python3 -",
     "echo {{ x }} | xargs -I% sh -c 'ls %'",
     "sh <<< {{ x }}",
+    # the command's name, or its options, in a variable
+    'S=sh; $S -c "ls {{ x }}"',
+    '${SHELL:-sh} -c "ls {{ x }}"',
+    'c=-c; sh $c "ls {{ x }}"',
+    '"$command" {{ x }}',
+    "{{ x }}/run.sh",
+    "bash {{ x }}",
+    "{eval,ls} {{ x }}",
+    "/bin/s[h] -c {{ x }}",
+    "e''val {{ x }}",
+    "\\eval {{ x }}",
+    "ls {{ x }}; . ./file",
+    "alias e=eval; ls {{ x }}",
+    # a script that is written out, but makes code of its arguments, its environment or its input
+    "sh -c 'eval \"$1\"' sh {{ x }}",
+    "sh -c '$1' sh {{ x }}",
+    "export CMD={{ x }}; sh -c 'eval \"$CMD\"'",
+    "trap '$y' EXIT; y={{ x }}",
+    "docker exec box bash -c 'sh -c \"$1\"' bash {{ x }}",
+    "zsh -c 'ls \"$1\"' zsh {{ x }}",
+    '. /dev/stdin <<< "{{ x }}"',
+    "echo {{ x }} | sh /dev/stdin",
+    "ls {{ x }}; sh",
+    "echo {{ x }} | sudo -s",
+    "echo {{ x }} | ssh host",
+    # programs that start a command
+    "timeout 5 {{ x }}",
+    "timeout -s KILL 5 {{ x }}",
+    "sudo -u me {{ x }}",
+    "env {{ x }} ls",
+    "env A=1 -u B {{ x }}",
+    "xargs {{ x }}",
+    "find . -exec {{ x }} \\;",
+    "find . -exec sh -c 'ls {}' \\; > {{ x }}",
+    'find {{ x }} "$y" -exec ls {} +',
+    "printf '%s\\0' {{ x }} | xargs -0 -n1 sh -c",
+    "echo {{ x }} | xargs env",
+    "echo {{ x }} | xargs timeout 5",
+    "echo {{ x }} | xargs find .",
+    "echo {{ x }} | xargs ssh host",
+    "echo {{ x }} | xargs -I% %",
+    "echo {{ x }} | xargs -I % sh -c 'ls %'",
+    "echo {{ x }} | xargs --replace sh -c 'ls {}'",
+    "ssh -lbob host {{ x }}",
+    "echo {{ x }} | ssh host -- '$(cat)'",
+    "echo {{ x }} | parallel",
+    "watch ls {{ x }}",
+    # arithmetic and subscripts
+    "echo $(( {{ x }} + 1 ))",
+    "(( {{ x }} ))",
+    "echo $[ {{ x }} ]",
+    "i={{ x }}; arr[i]=1",
+    "i={{ x }}; echo ${arr[i]}",
+    "i={{ x }}; echo $((i))",
+    "i={{ x }}; read 'arr[i]'",
+    "i={{ x }}; [ -v 'arr[i]' ]",
+    "a=([{{ x }}]=1)",
+    "RANDOM={{ x }}",
+    "export P'S4'={{ x }}",
+    "env BASH_ENV={{ x }} bash file",
+    'printf {{ x }} "$y"',
+    'printf "-v{{ x }}" a',
+    '[ {{ x }} "$y" ]',
+    "y={{ x }}; [ $y = a ]",
+    'set -- {{ x }}; [ "$@" ]',
+    # what dash and bash do not read alike
+    "echo $'{{ x }}'",
+    'echo $"{{ x }}"',
+    "echo `ls {{ x }}`",
+    "cat <(ls {{ x }})",
+    "[[ {{ x }} == a ]]",
+    "a=(1 {{ x }})",
+    "echo ${y:-{{ x }}}",
+    'echo "$\\\n(ls {{ x }})"',
+    '"$(case a in a) ls {{ x }};; esac)"',
+    "case a in a) ls;; esac | $y | cat > {{ x }}",
+    "ls '{{ x }}",
+    "ls $(ls {{ x }}",
 ]
 
 
 @pytest.mark.parametrize("command", UNSAFE)
 def test_a_place_where_a_value_would_be_code_is_found_and_refused(command: str) -> None:
-    [(offset, why)] = unsafe_places(command)
+    [(offset, why)] = errors(command)
     assert offset == command.index("{{")
-    assert why
-    with pytest.raises(TemplateError):
+    assert "as a list, or pass the value in `env:`" in why
+    with pytest.raises(TemplateError, match="as a list, or pass the value in `env:`"):
         prepare(command, ["v"])
+    assert not errors(command.replace("{{ x }}", "{{ x | raw }}").replace("{{ x | quote }}", "{{ x | raw }}"))
 
 
 SAFE = [
-    "ls {{ x }} '{{ x }}' \"{{ x }}\" $(ls {{ x }}) `ls {{ x }}`",
+    'ls {{ x }} \'{{ x }}\' "{{ x }}" $(ls {{ x }}) "$(ls "{{ x }}")"',
     "sh -c 'ls \"$1\"' sh {{ x }}",
-    'sh -c "ls {{ x | quote }}"',
-    "ssh host ls {{ x | quote }}",
+    "bash -eo pipefail -c 'ls \"$1\" | cat' bash {{ x }}",
+    "sh script.sh {{ x }}",
+    "echo {{ x }} | sh script.sh",
     "ssh {{ x }} uptime",
-    "bash {{ x }}",
-    "python3 -c 'import sys' {{ x }}",
     "awk -v a={{ x }} '{print a}' {{ x }}",
     "FOO={{ x }} make",
     "export FOO={{ x }}",
     "local f='{{ x }}'",
     'cd {{ x }} && make > {{ x }} 2>&1 < "{{ x }}"',
     "cat <<< {{ x }}",
-    "cat <<EOF\nit's\nEOF\nls '{{ x }}'",
-    "for f in {{ x }}; do echo {{ x }}; done",
-    "if [ {{ x }} = a ]; then ls {{ x }}; elif [[ {{ x }} == b || ( {{ x }} < c ) ]]; then ls; fi",
+    'for f in {{ x }}; do echo {{ x }} "$f"; done',
+    'if [ {{ x }} = a ] && ! test -e {{ x }}; then ls {{ x }}; elif [ "$(wc -l < {{ x }})" -gt 3 ]; then ls; fi',
     "[ {{ x }} -eq 1 ]",
-    "case {{ x }} in a|{{ x }}) ls {{ x }};; *) ls;; esac; ls {{ x }}",
-    "arr=(a {{ x }}); ls {{ x }}",
-    "{{ x }}/run.sh {{ x }}",
-    'ls ${y:-{{ x }}} "${y:-{{ x }}}"',
-    "ls <(sort {{ x }}) >(cat {{ x }})",
+    "case {{ x }} in a|b*) ls {{ x }};; *) ls;; esac; ls {{ x }}",
+    "case {{ x }} in\n  *.py | *.js)\n    ls {{ x }}\n    ;;\n  *)\n    ls\n    ;;\nesac\nls {{ x }}",
+    'while read -r line; do grep -e {{ x }} "$line"; done < {{ x }}',
     "( cd {{ x }}; ls ) | { grep {{ x }}; }",
-    "echo $(( {{ x }} + (1) ))",
     "{{ x | raw }}",
     "eval {{ x | raw }}",
     "# eval {{ x }}",
-    '"$command" {{ x }}',
-    "$SUDO ls {{ x }}",
     "{{ x | raw }} {{ x }}",
-    "sed -f script {{ x }}",
-    "sed -e p -- {{ x }}",
-    'y={{ x }}; ls "$y" ${y%a}; sh -c \'ls "$1"\' sh $y',
-    "y={{ x }}; $y/run.sh",
-    "y={{ x }}; eval $z",
-    "f() { ls $1; }; f {{ x }}",
-    "echo {{ x }} | grep sh; ls | sh",
-    "echo {{ x }} | sh script.sh",
-    "echo {{ x }}; sh",
+    'y={{ x }}; ls "$y" ${y%a} "${y:-b}"; sh -c \'ls "$1"\' sh $y',
+    'f() { ls "$1"; }; f {{ x }}',
+    'tmp=$(mktemp); trap \'rm -f "$tmp"\' EXIT; cat {{ x }} > "$tmp"',
+    "set -eu; git add . && git commit -m {{ x }}",
+    "timeout 5m npm test -- {{ x }}",
+    "timeout -s KILL 5 grep {{ x }} file",
+    "sudo -u me cp {{ x }} /etc",
+    "env -i A={{ x }} B=1 ./run {{ x }}",
+    "nohup nice -n 5 ./run {{ x }} &",
+    "git ls-files -z | xargs -0 -n 1 grep -n -e {{ x }}",
+    "git ls-files | xargs -I{} cp {} {{ x }}",
+    "git ls-files | xargs -I {} cp {} {}.{{ x }}",
+    "find {{ x }} -name {{ x }} -exec grep -l {{ x }} {} +",
+    'find ./{{ x }} -exec sh -c \'mv "$1" "$1.bak"\' sh {} \\;',
+    "docker exec box sh -c 'ls \"$1\"' sh {{ x }}",
+    "command -v {{ x }} > /dev/null",
+    "ls \\\n  {{ x }} \\\n  && ls",
+    "ls *.txt {a,b} ~/c {{ x }} # it's {{ x }}",
+    "printf '%s\\n' {{ x }} | tr a b | tee -a out/{{ x }}.log",
 ]
 
 
 @pytest.mark.parametrize("command", SAFE)
 def test_a_place_that_can_be_protected_is_not_reported(command: str) -> None:
-    assert unsafe_places(command) == []
+    assert errors(command) == []
     prepare(command, ["1"] * command.count("{{ x"))
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ('python3 -c"print({{ x }})"', "python3 reads the value as code"),
+        ("python3 -c 'print({{ x }})'", "python3 reads the value as code"),
+        ("uv run python -c '{{ x }}'", "python reads the value as code"),
+        ('perl -e"print {{ x }}"', "perl reads the value as code"),
+        ("perl -pe 's/{{ x }}//'", "perl reads the value as code"),
+        ('node -e "{{ x }}"', "node reads the value as code"),
+        ("echo {{ x }} | python3 -", "python3 reads its input as code"),
+        ("awk -F: '/{{ x }}/' file", "awk reads the value as code"),
+        ("sed 's/a/{{ x }}/' file", "sed reads the value as code"),
+        ("sed -n -e p -e {{ x }} file", "sed reads the value as code"),
+        ("make {{ x }}", "make may read the value as code"),
+        ("make CC={{ x }}", "make may read the value as code"),
+        ("git -c {{ x }} status", "git reads the value as code"),
+        ("ssh -o {{ x }} host uptime", "ssh reads the value as code"),
+        ("ssh {{ x }} uptime", "ssh can take the value for an option; put -- before it"),
+        ("tar cf a.tar {{ x }}", "tar can take the value for an option"),
+        ("sudo rm {{ x }}", "rm can take the value for an option"),
+        ("GIT_SSH_COMMAND={{ x }} git fetch", "other programs run what is in GIT_SSH_COMMAND"),
+        ("env PAGER={{ x }} man ls", "other programs run what is in PAGER"),
+    ],
+)
+def test_what_another_program_may_read_as_code_gets_a_warning(command: str, why: str) -> None:
+    [finding] = check(command)
+    assert (finding.offset, finding.is_error) == (command.index("{{"), False)
+    assert finding.message.startswith(why)
+    prepare(command, ["v"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls -- {{ x }}",
+        "git diff --end-of-options {{ x }} --",
+        "git commit -m {{ x }}",
+        "grep -e {{ x }} file",
+        "echo {{ x }}",
+        "printf '%s' {{ x }}",
+        "sleep {{ x }}",
+        "ls ./{{ x }}",
+        "ls --file={{ x }}",
+        "wc -l < {{ x }}",
+        "awk -v a={{ x }} '{print a}'",
+        "jq --arg a {{ x }} '.b == $a' file",
+        "GIT_AUTHOR_NAME={{ x }} git commit",
+        "{{ x | raw }} {{ x }}",
+    ],
+)
+def test_what_is_plainly_data_gets_no_warning(command: str) -> None:
+    assert check(command) == []
 
 
 @given(
@@ -327,28 +461,25 @@ def test_a_place_that_can_be_protected_is_not_reported(command: str) -> None:
 def test_no_command_makes_the_reader_do_anything_but_answer(pieces: list[str]) -> None:
     command = "".join(pieces)
     try:
-        found = unsafe_places(command)
+        found = check(command)
     except (TemplateError, ShellError):
         return
-    assert all(command.startswith("{{", offset) for offset, _ in found)
+    assert all(command.startswith("{{", finding.offset) for finding in found)
+
+
+def test_a_command_that_no_shell_could_be_given_is_an_error_at_once() -> None:
+    with pytest.raises(ShellError, match="longer than 131 kB"):
+        check("ls {{ x }} " + "a " * 70_000)
+    with pytest.raises(ShellError, match="10000 values at most"):
+        check("ls " + "{{x}}" * 70_000)
 
 
 def test_nesting_without_end_is_an_error_not_a_crash() -> None:
-    with pytest.raises(ShellError, match="nested"):
-        unsafe_places("echo " + "$(" * 5000 + "{{ x }}")
-    with pytest.raises(ShellError, match="nested"):
-        unsafe_places("echo " + "${a:-" * 5000 + "{{ x }}")
-
-
-@dataclass(frozen=True)
-class Name:
-    """An expression that is one name."""
-
-    name: str
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset({self.name})
+    for command in ("$(" * 5000 + "{{ x }}", "nice " * 5000 + "ls {{ x }}"):
+        with pytest.raises(ShellError, match="nested"):
+            check(command)
+    with pytest.raises(ShellError, match=r"nested|complicated"):
+        check("ls {{ x }}; " + "env -u " * 5000)
 
 
 def test_a_command_is_compiled_once_and_prepared_many_times() -> None:
@@ -357,3 +488,33 @@ def test_a_command_is_compiled_once_and_prepared_many_times() -> None:
     for value in ("x", "y"):
         prepared = command.prepare(lambda program, value=value: value + program.name)  # type: ignore[misc]
         assert list(prepared.values.values()) == [f"{value}a", f'"{value}b"']
+
+
+def test_a_list_is_a_program_and_its_arguments_whatever_is_in_them() -> None:
+    prepared = prepare(("printf", "%s", "{{ a }} $(b)", "{{ c | quote }}", "{{ d | raw }}"), ["$(x)", "a b", ";"])
+    assert prepared.script.endswith(
+        '; exec printf %s "${sidecar_value_1}"\' $(b)\' "${sidecar_value_2}" "${sidecar_value_3}"'
+    )
+    assert list(prepared.values.values()) == ["$(x)", "'a b'", ";"]
+    assert "env printf" in prepared.standalone()
+
+
+def test_each_element_of_a_list_is_one_argument() -> None:
+    with pytest.raises(TemplateError, match="each element of a command is one argument"):
+        prepare(("ls", "{{ x }}"), [["a", "b"]])
+    with pytest.raises(TemplateError, match="has no value"):
+        prepare(("ls", "{{ x }}"), [None])
+    with pytest.raises(ShellError, match="cannot begin with -"):
+        prepare(("{{ x }}", "ls"), ["-a"])
+
+
+def test_a_list_that_starts_a_shell_gets_a_warning_and_no_refusal() -> None:
+    findings = check_list(("sh", "-c", "ls {{ x }}", "{{ y }}"))
+    assert [[finding.message for finding in each if not finding.is_error] for each in findings] == [
+        [],
+        [],
+        ["sh would read an expansion as its script or its options; write sh -c '… \"$1\"' sh {{ … }}"],
+        [],
+    ]
+    assert check_list(("ssh", "host", "ls {{ x | quote }}")) == [[], [], []]
+    assert check_list(("ls", "--", "{{ x }}")) == [[], [], []]

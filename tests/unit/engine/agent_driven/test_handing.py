@@ -278,6 +278,15 @@ def test_a_hostile_value_is_data_to_the_agents_shell(place: Place, tmp_path: Pat
     assert "exactly as it stands" in step["instructions"]
 
 
+def test_a_list_is_handed_out_as_one_command_that_no_shell_takes_apart(place: Place) -> None:
+    place.has(value="it's $(x)")
+    step = place.handed(
+        {"type": "agent_shell_command", "command": ["printf", "<%s>", "{{ value }}", "in {{ value }}; ls"]}
+    )
+    assert ran(step["definition"]["command"]) == "<it's $(x)><in it's $(x); ls>"
+    assert step["variable_replacements"] == {"{{ value }}": "it's $(x)"}
+
+
 def test_a_command_with_a_name_that_is_no_utf8_is_refused(place: Place) -> None:
     place.has(value="bad\udc80name")
     with pytest.raises(StepFailed, match="no UTF-8"):
