@@ -46,7 +46,7 @@ OPTIONS = {
     "prompt run": f"{_RUN} --agent",
     "prompt show": "--param --help",
     "redirect": "--help",
-    "resume": "--quiet --json --json-events --detach --approve --feedback --with-changes --no-panel --help",
+    "resume": "--quiet --json --json-events --detach --approve --feedback --take-over --with-changes --no-panel --help",
     "schema": "--help",
     "serve": "",
     "service": "--user --system --print --follow --lines --help",

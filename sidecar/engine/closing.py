@@ -94,14 +94,13 @@ def end_unheld(
     _take_signals(owner, board, ending.status, taken, None)
 
 
-def end_unopened(owner: Owner, run_id: str, error: Exception, hear: Callable[[RunEvent], None]) -> Ending:
+def end_unopened(owner: Owner, run_id: str, last: int, error: Exception, hear: Callable[[RunEvent], None]) -> Ending:
     """End a run that cannot be brought into memory: the defaults of its state, or a limit, cannot be computed. The
-    caller has its lock."""
+    caller has its lock. `last`: the event behind which nobody has heard of any."""
     reason = str(error)
     if not isinstance(error, SidecarError):
         run_log.keep_traceback(owner.root, run_id, error)
         reason = unforeseen(error)
-    last = owner.journal.last_seq(run_id)
     run = owner.journal.run(run_id)
     if run.status != "running":
         owner.journal.begin(run_id, {"workflow": run.workflow, "was": stood_as(owner.journal, run)})

@@ -162,6 +162,7 @@ class Execution:
         return None
 
     async def _opened(self, run: Run, lock: liveness.RunLock) -> Ending:
+        last = self.owner.journal.last_seq(self.run_id)
         try:
             opened = self.opened = await self._open(run)
         except StoreError:
@@ -171,7 +172,7 @@ class Execution:
             raise
         except Exception as error:
             await free(self.owner.database)
-            return end_unopened(self.owner, self.run_id, error, self._hear)
+            return end_unopened(self.owner, self.run_id, last, error, self._hear)
         opened.replies_out = self._replies_out
         failure: Exception | None = None
         try:

@@ -10,7 +10,7 @@ import anyio
 from sidecar.engine import bookkeeping
 from sidecar.engine.context import AnswerNeeded, Context
 from sidecar.engine.ending import Ending, RunEnds
-from sidecar.engine.needs import is_for_agent
+from sidecar.engine.needs import has_own_agent, is_for_agent
 from sidecar.engine.program.actions import Completed
 from sidecar.engine.steps import HANDLERS
 from sidecar.errors import StepFailed
@@ -86,7 +86,7 @@ class Work:
         """A step that reaches out into the world."""
         step, key = action.step, thread.step_key()
         while True:
-            if is_for_agent(step, "server"):
+            if is_for_agent(step, "server") or has_own_agent(step):
                 self.give_feedback(key)
             attempt = await self.begin(thread, step, key)
             result: Any = None

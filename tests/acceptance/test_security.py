@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_it_is_stopped_leads_nowher
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["runs/{run}/lock", "live/{run}", "runs/{run}/run.log"])
+@pytest.mark.parametrize("name", ["runs/{run}/lock", "open/{run}", "runs/{run}/run.log"])
 def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(project: Path, name: str) -> None:
     from sidecar.engine.record.run_log import RunLog
     from sidecar.model.run import MESSAGE, RunEvent
@@ -276,8 +277,10 @@ def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(project: Path, na
         log.close()
         assert log.problem is not None
     else:
+        lock = liveness.RunLock(str(project), run_id)
+        keep_open = partial(liveness.keep_open, str(project), run_id, workspace=None, driver="server")
         with pytest.raises(StoreError, match="symbolic"):
-            liveness.RunLock(str(project), run_id).acquire()
+            (keep_open if name.startswith("open") else lock.acquire)()
     assert precious.read_text() == "as it was, and long enough to be cut off\n"
 
 

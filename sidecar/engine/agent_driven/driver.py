@@ -82,12 +82,13 @@ class AgentDriven:
     async def _during(self, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
         """Something with the run in hand; None where the run is over, before or by it."""
         async with self._turn, locked(self._owner.root, self._run_id) as lock:
+            last = self._owner.journal.last_seq(self._run_id)
             try:
                 opened = self._current()
             except (StoreError, InputError):
                 raise
             except Exception as error:  # no call could ever have it: this is its end
-                end_unopened(self._owner, self._run_id, error, self._hear)
+                end_unopened(self._owner, self._run_id, last, error, self._hear)
                 return None
             if opened is None:
                 return None

@@ -168,7 +168,7 @@ async def test_a_good_call_of_every_tool_gives_what_its_schema_says_and_the_same
 
 
 def _wrong(schema: Json) -> Any:
-    return {"string": 5, "boolean": "yes", "object": [], "array": {}}[schema["type"]]
+    return {"string": 5, "boolean": "yes", "object": [], "array": {}, "integer": "one"}[schema["type"]]
 
 
 def _bad(tool: str, arguments: Json) -> Iterator[tuple[str, Json, str]]:

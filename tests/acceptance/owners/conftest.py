@@ -20,7 +20,7 @@ import yaml
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from sidecar.service import looking
+from sidecar.service import looking, starting
 from sidecar.signals import liveness
 from sidecar.store.db import open_database
 from sidecar.store.journal import Journal
@@ -113,6 +113,12 @@ class Project:
         """The id of a run that was handed over."""
         self.run("flow", "run", workflow, "--detach", *arguments)
         return str(self.runs()[0]["run_id"])
+
+    def begin_again(self, run_id: str) -> None:
+        """As `resume` does before it hands a run over."""
+        with open_database(str(self.root)) as database, liveness.RunLock(str(self.root), run_id):
+            journal = Journal(database)
+            starting.begin_again(str(self.root), journal, journal.run(run_id), "server")
 
     def processes(self) -> list[psutil.Process]:
         """What runs with the marker of this project, but for those that the test started itself."""

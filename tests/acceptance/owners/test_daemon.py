@@ -153,6 +153,7 @@ def test_requests_for_one_run_that_come_at_once_begin_it_once_and_harm_no_other(
     working.workflow("fails", {"id": "a", "type": "shell_command", "command": "test -e go"})
     run_id = working.detached("fails")
     working.until_status(run_id, "failed")
+    working.begin_again(run_id)
     asked = {"run_id": run_id, "feedback": None, "answer": None, "with_changes": False}
     clients = [socket_path.connect(str(working.own / "handover.sock")) for _ in range(3)]
     for client in clients:
@@ -235,7 +236,7 @@ def test_a_run_at_whose_same_step_its_owner_died_three_times_is_left_to_a_person
 
 def test_a_run_whose_owner_dies_at_another_iteration_each_time_goes_on(project: Project) -> None:
     deadly = DEADLY[DEADLY.index("kill") :]
-    command = f"echo {{{{ item }}}} >> tries; [ $(grep -c {{{{ item }}}} tries) -gt 2 ] || {{ {deadly}; }}"
+    command = f'echo {{{{ item }}}} >> tries; [ "$(grep -c {{{{ item }}}} tries)" -gt 2 ] || {{ {deadly}; }}'
     project.workflow(
         "deadly",
         {
