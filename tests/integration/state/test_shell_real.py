@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -335,19 +336,27 @@ def bait(directory: Path) -> None:
 
 
 def run(shell: str, script: str, environment: dict[str, str], directory: Path) -> bool:
-    """Whether the script left a directory behind: files can have any name that a value gives them."""
+    """Whether the script left a directory behind: files can have any name that a value gives them.
+
+    Nothing that it started goes on afterwards, and none of it gets more than some seconds of CPU.
+    """
     bait(directory)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [shell, "-c", script],
-            env={"PATH": os.environ["PATH"], **environment},
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=60,
-            check=False,
-        )
+    process = subprocess.Popen(
+        ["sh", "-c", 'ulimit -t 20; exec "$@"', "sh", shell, "-c", script],
+        env={"PATH": os.environ["PATH"], **environment},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     return (directory / "pwned").is_dir()
 
 
@@ -488,7 +497,6 @@ CONSUMERS = [
         "return V",
         "umask V",
         "wait V",
-        "kill V",
         "type V",
         "command -v V",
         "hash V",
@@ -544,7 +552,7 @@ LISTS: list[list[str]] = [
     ["touch", "pwned"],
     ["-c", "mkdir pwned"],
     ["-v", ARITHMETIC, "-o", "1"],
-    ["f", "./evil"],
+    ["a", "./evil"],
     ["1", "./evil"],
     [";", "-exec", "./evil", ";"],
 ]
@@ -566,6 +574,7 @@ def test_however_a_value_gets_to_a_place_it_is_refused_or_harmless(consumer: str
             pytest.fail(f"one of them runs a value, but not alone: {consumer}")
 
 
+# No function is called and no loop goes on for ever: one that calls itself, with a `|` or a `&`, is a fork bomb.
 COMMANDS = [
     *(
         "echo",
@@ -614,7 +623,6 @@ COMMANDS = [
         "set",
         "cd",
         ":",
-        "f",
         "for i in",
         "for i",
         "case a in",
@@ -635,7 +643,6 @@ COMMANDS = [
         "if",
         "then",
         "fi",
-        "while",
         "do",
         "done",
         "{",
@@ -652,7 +659,6 @@ COMMANDS = [
         "f()",
         "f() {",
         "command -v",
-        "ssh",
         "./script",
         "sed p",
     ),
@@ -736,7 +742,6 @@ AROUND = [
     "C",
     'echo "$(C)"',
     "( C )",
-    "f() { C; }; f {{ x }}",
     "for y in {{ x }}; do C; done",
     "echo {{ x }} | while read y; do C; done",
     "set -- {{ x }}; C",
