@@ -211,10 +211,12 @@ async def test_a_bad_call_of_any_tool_is_a_tool_error_in_words(house: House, era
 
 @pytest.mark.anyio
 async def test_the_receipts_of_a_run_are_those_of_its_workspace_too(house: House, era: str) -> None:
+    workspace = house.own / "workspaces" / f"receipts-{era}"  # its own: no other open run there takes the stop
+    workspace.mkdir()
     async with house.client(era) as client:
-        (house.own / "workspaces" / "ws" / ".stop").touch()
-        stopped = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
-        other = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
+        (workspace / ".stop").touch()
+        stopped = await _called(client, "flow", {"flow_name": "quick", "workspace": workspace.name})
+        other = await _called(client, "flow", {"flow_name": "quick", "workspace": workspace.name})
         assert (stopped["status"], other["status"]) == ("stopped", "completed")
         told = {}
         for run_id in (stopped["run_id"], other["run_id"]):
