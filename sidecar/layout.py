@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 STATE_DIRECTORY = ".swissarmyhammer"
 _PLACES_OF_COMMANDS = (STATE_DIRECTORY, ".aromcp")
 _WRITTEN_BY_ALL = 0o002
+_DIRECTORY = 0o755
 _NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 # What a plain YAML scalar may consist of for its text to be its value without asking a YAML parser.
 _PLAIN_CHARACTERS = _NAME_CHARACTERS | frozenset("./")
@@ -133,6 +134,21 @@ def default_workspaces_directory(root: str) -> str:
     """claude-iterate's directory where the project has one, so that its workspaces go on working."""
     inherited = os.path.join(root, "claude-iterate", "workspaces")
     return inherited if os.path.isdir(inherited) else os.path.join(root, STATE_DIRECTORY, "workspaces")
+
+
+def make_directory(path: str) -> None:
+    """Make a directory, and what is missing above it, that nobody else can write to, whatever the umask allows."""
+    try:
+        os.mkdir(path, _DIRECTORY)
+    except FileNotFoundError:
+        parent = os.path.dirname(path)
+        if parent in ("", path):  # the working directory itself is gone
+            raise
+        make_directory(parent)
+        make_directory(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def is_name(text: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from sidecar import layout
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _spawned(
 ) -> subprocess.Popen[bytes]:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        os.makedirs(os.path.dirname(log_path), exist_ok=True)
+        layout.make_directory(os.path.dirname(log_path))
         log = os.open(log_path, flags, 0o600)
     except OSError as error:
         raise SidecarError(f"cannot write {log_path}: {error.strerror}") from None

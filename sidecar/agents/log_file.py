@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from sidecar import layout
+
 FORMER = ".1"  # what was written before, once there is too much
 MOST_BYTES = 8 * 1024 * 1024
 
@@ -15,7 +17,7 @@ class LogFile:
         self._path = path
         self._file = -1
         self._size = 0
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        layout.make_directory(os.path.dirname(path) or ".")
         self._open()
 
     def write(self, data: bytes) -> None:

@@ -35,6 +35,9 @@ def rows(root: str, source: str | None = None) -> tuple[list[Row], list[str]]:
     for name, (where, path) in naming.known(root, "workflows", problems).items():
         if path is None or wanted not in (None, where):
             continue
+        if (why := naming.stray(root, "workflows", where, path)) is not None:
+            problems.append(f"{path}:1: {why}")
+            continue
         identity = _identity(path)
         said = memory.recall(path, identity) or _read(path, identity, memory)
         if isinstance(said, list):

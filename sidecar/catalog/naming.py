@@ -72,6 +72,18 @@ def files(directory: str, suffixes: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def stray(root: str, kind: Kind, source: Source, path: str) -> str | None:
+    """Why a file of a project is not read: it is a link that leads out of the project's directories of its kind, and a
+    project that somebody else wrote could show what is elsewhere. A person's own files may be links."""
+    if source != "project" or not os.path.islink(path):
+        return None
+    real = os.path.realpath(path)
+    own = [directory for where, directory in directories(root, kind) if where == "project"]
+    if any(real.startswith(os.path.join(os.path.realpath(directory), "")) for directory in own):
+        return None
+    return f"a link that leads out of {os.path.dirname(path)}: put the file itself there"
+
+
 def known(root: str, kind: Kind, problems: list[str] | None = None) -> dict[str, tuple[Source, str | None]]:
     """Every name of a kind with its source and its file, sorted; None: it is in the program itself.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.lookup import Place, Source
     from sidecar.model.parameters import Parameter
 
-_KIND = "workflows"
+_KIND: naming.Kind = "workflows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,9 @@ def locate(root: str, name: str) -> tuple[str, str, Source, str]:
         raise lookup.not_found("workflow", name, known, [directory for _, directory in where])
     place = known[name]
     path = _path(place)
+    why = naming.stray(root, _KIND, place.source, path)
+    if why is not None:
+        raise DefinitionError([Problem.at(path, (1, 1), why)])
     return path, name, place.source, os.path.dirname(path)
 
 
@@ -93,7 +96,8 @@ def listing(root: str, source: str | None = None) -> Listing:
         if wanted is not None and place.source != wanted:
             continue
         path = _path(place)
-        said = heading(path)
+        why = naming.stray(root, _KIND, place.source, path)
+        said = heading(path) if why is None else (Problem.at(path, (1, 1), why),)
         if isinstance(said, Heading):
             workflows.append(Summary(place.name, place.source, path, said.version, said.description, said.parameters))
         else:

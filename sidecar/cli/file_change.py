@@ -41,7 +41,7 @@ class FileChange:
             return None
         target = os.path.realpath(self.path)  # people link such files to where they keep their dotfiles
         try:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            layout.make_directory(os.path.dirname(target))
             backup = None if self.before is None else _backup(target, self.before)
             if _read(self.path) != self.before:
                 if backup is not None:
@@ -100,7 +100,7 @@ def _fill(descriptor: int, text: str, like: str) -> None:
         except FileNotFoundError:
             mask = os.umask(0)
             os.umask(mask)
-            os.fchmod(file.fileno(), 0o666 & ~mask)
+            os.fchmod(file.fileno(), 0o644 & ~mask)
         else:
             try:
                 os.fchown(file.fileno(), model.st_uid, model.st_gid)

@@ -164,8 +164,8 @@ def _workspace(project_option: str | None, root: str) -> None:
 def _make(path: str, text: str) -> bool:
     """Whether it was made: never over something that is there."""
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        layout.make_directory(os.path.dirname(path))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except FileExistsError:
         if os.path.isdir(os.path.dirname(path)):
             return False

@@ -142,7 +142,7 @@ def _install(service: Definition, *, system: bool) -> int:
     changed = change.before != change.after
     _reach(service, system=system)
     for directory in service.directories:
-        os.makedirs(directory, exist_ok=True)
+        layout.make_directory(directory)
     backup = change.write()
     if backup is not None and is_untouched(change.before or ""):
         os.unlink(backup)  # nobody's work: we can write it again at any time

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.catalog import imports, workflows
+from sidecar.errors import DefinitionError
 
 if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
@@ -33,7 +34,11 @@ class Named:
 
     def examine(self) -> imports.Examined:
         """The definition as far as it is right, and all that is wrong with it. NotFound as above."""
-        return imports.examine(*self._located)
+        try:
+            located = self._located
+        except DefinitionError as error:  # a file that is not read at all
+            return imports.Examined(None, error.problems, {})
+        return imports.examine(*located)
 
     @property
     def _located(self) -> tuple[str, str, Source, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sidecar import layout
 from sidecar.errors import StoreError
 from sidecar.model import run as kinds
 
@@ -71,7 +72,7 @@ class Processes:
         self._counters.processes += 1
         path = os.path.join(self._directory, "agents", f"{self._counters.processes}.log")
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            layout.make_directory(os.path.dirname(path))
         except OSError as error:  # the disk is full, or somebody put a file there: no reason to fall with a traceback
             raise StoreError(f"cannot make {os.path.dirname(path)}: {error.strerror}", kind="forbidden") from None
         return path

@@ -180,7 +180,7 @@ def daemon_lock(root: str) -> Iterator[Callable[[], bool]]:
     """The right to be the project's daemon, as long as this process lives at most, and the file is the one we hold."""
     path = layout.daemon_lock(root)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        layout.make_directory(os.path.dirname(path))
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise SidecarError(f"cannot open {path}: {error.strerror}") from None

@@ -67,7 +67,7 @@ def init(project: Project, name: str, instructions: str | None = None) -> tuple[
     made: list[str] = []
     kept: list[str] = []
     try:
-        os.makedirs(directory, exist_ok=True)
+        layout.make_directory(directory)
         for file_name, template in _TEMPLATES.items():
             text = template if file_name != INSTRUCTIONS or instructions is None else instructions
             (made if _make(os.path.join(directory, file_name), text) else kept).append(file_name)
@@ -169,7 +169,7 @@ def _removed(directory: str, name: str) -> bool:
 
 def _make(path: str, text: str) -> bool:
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
         return False
     with open(file, "w", encoding="utf-8") as opened:

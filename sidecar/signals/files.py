@@ -194,7 +194,7 @@ def replace(directory: str, name: str, data: bytes, *, inside: str | None = None
             _refuse_outside(handle, inside)
         temporary = f"{name}.{os.urandom(8).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(temporary, flags, 0o666, dir_fd=handle)
+        file = os.open(temporary, flags, 0o644, dir_fd=handle)
         try:
             try:
                 _write_all(file, data)

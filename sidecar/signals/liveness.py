@@ -41,7 +41,7 @@ class RunLock:
         """Take it, or say who has it. StoreError where the run's directory takes no files: then its journal, which is
         beside it, could not be kept either."""
         try:
-            os.makedirs(self._directory, exist_ok=True)
+            layout.make_directory(self._directory)
             self.acquire_in(self._directory, within_s)
         except OSError as error:
             raise self._unwritable(error) from None
@@ -155,7 +155,7 @@ def begin(root: str, run_id: str, *, workspace: str | None, driver: str) -> RunL
     made = os.path.join(os.path.dirname(directory), f".{run_id}.new")
     governing = [place for place in (layout.state_directory(root), workspace) if place]
     try:
-        os.makedirs(made)
+        layout.make_directory(made)
         lock.acquire_in(made)
         mark = Mark(driver, workspace, _standing(governing))
         files.replace(made, OPEN_NAME, mark.to_bytes())
@@ -263,7 +263,7 @@ def _standing(directories: Iterable[str]) -> list[str]:
 
 def _write_mark(root: str, run_id: str, mark: Mark) -> None:
     try:
-        os.makedirs(layout.run_directory(root, run_id), exist_ok=True)
+        layout.make_directory(layout.run_directory(root, run_id))
         _add_entry(root, run_id)  # first: an open run without an entry would not be seen, an entry alone does no harm
         files.replace(layout.run_directory(root, run_id), OPEN_NAME, mark.to_bytes())
     except OSError as error:
@@ -273,7 +273,7 @@ def _write_mark(root: str, run_id: str, mark: Mark) -> None:
 
 
 def _add_entry(root: str, run_id: str) -> None:
-    os.makedirs(layout.open_directory(root), exist_ok=True)
+    layout.make_directory(layout.open_directory(root))
     os.close(os.open(_entry(root, run_id), _MADE, 0o644))
 
 

@@ -55,7 +55,7 @@ def project(root: str, *, make: bool = True) -> Target:
     directory = layout.state_directory(root)
     try:
         if make:
-            os.makedirs(directory, exist_ok=True)
+            layout.make_directory(directory)
     except OSError as error:
         raise SignalError(f"cannot make {directory}: {error.strerror}") from None
     return Target(root, "project", root, directory)

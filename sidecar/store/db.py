@@ -222,7 +222,7 @@ class Database:
         """Readable by its owner only: prompts and environments are in it."""
         directory = os.path.dirname(self.path)
         try:
-            os.makedirs(directory, exist_ok=True)
+            layout.make_directory(directory)
             # Never opened where it exists: closing it would drop the locks of every other connection of this process.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             entry = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

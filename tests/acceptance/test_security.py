@@ -287,6 +287,53 @@ def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(project: Path, na
 # --- code and secrets
 
 
+def test_with_any_umask_nobody_else_can_write_what_is_made_here(project: Path) -> None:
+    workflow(project, "w", {"id": "a", "type": "shell_command", "command": "echo hi"})
+    before = set(project.rglob("*"))
+
+    def done(*arguments: str) -> None:
+        command = ["sh", "-c", 'umask 000; exec "$0" "$@"', SIDECAR, *arguments]
+        subprocess.run(command, cwd=project, capture_output=True, timeout=DEADLINE_S, check=True)
+
+    done("init")
+    done("workspace", "init", "ws")
+    done("flow", "run", "w", "--workspace", "ws")
+    with daemon(project):
+        done("flow", "run", "w", "--detach")
+        done("stop", "ws")
+        done("abort", "enough", "--workspace", "ws")
+        made = {path: path.lstat().st_mode for path in (project / ".swissarmyhammer").rglob("*") if path not in before}
+    assert {path.name for path in made} >= {"runs", "agents", "lock", "ws", ".stop", ".abort", "sidecar.sock"}
+    assert [str(path) for path, mode in made.items() if mode & 0o022] == []
+    assert {stat.S_IMODE(mode) for mode in made.values() if stat.S_ISSOCK(mode)} == {0o600}
+
+
+def test_a_workflow_of_a_project_that_is_a_link_out_of_it_is_refused(project: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.yaml"
+    outside.write_text("description: from elsewhere\nsteps: [{id: a, type: user_message, message: hi}]\n")
+    link = project / ".swissarmyhammer" / "workflows" / "link.yaml"
+    link.symlink_to(outside)
+    workflow(project, "real", {"id": "a", "type": "user_message", "message": "hi"})
+    (link.parent / "beside.yaml").symlink_to("real.yaml")
+    own = tmp_path / "home" / ".swissarmyhammer" / "workflows"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").symlink_to(outside)
+    home = str(tmp_path / "home")
+    why = f"link.yaml:1: a link that leads out of {link.parent}: put the file itself there"
+    for arguments in (("flow", "run", "link"), ("flow", "link", "--dry-run"), ("graph", "link"), ("validate", "link")):
+        refused = sidecar(project, *arguments, HOME=home)
+        told = (refused.stderr + refused.stdout).splitlines()
+        assert refused.returncode != 0
+        assert why in told[0]
+        assert "from elsewhere" not in refused.stdout
+    listed = sidecar(project, "flow", "list", "--format", "json", HOME=home)
+    assert {"real", "beside", "mine"} <= {one["name"] for one in yaml.safe_load(listed.stdout)["workflows"]}
+    assert '"link"' not in listed.stdout
+    assert why in listed.stderr
+    for name in ("beside", "mine"):
+        assert sidecar(project, "flow", "run", name, HOME=home).returncode == 0
+
+
 def test_a_module_of_the_project_is_not_taken_for_one_of_ours(project: Path) -> None:
     for name in ("anyio", "yaml", "json", "quickjs", "sidecar"):
         (project / f"{name}.py").write_text(f"open({str(project / 'imported')!r}, 'a').write(__name__)\n")
