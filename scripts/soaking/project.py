@@ -23,8 +23,8 @@ MARK = "SOAK_MARK"
 EFFECTS = "effects"
 _AGENT = Path(__file__).with_name("temper.sh")
 _ACT = {"id": "act", "type": "agent", "agent": "temper", "prompt": "{{ item }}"}
-_RUN = 'exec sh "$SOAK_AGENT" {{ item }}'
-_SHELL = {"id": "shell", "type": "shell_command", "command": 'exec sh "$SOAK_AGENT" {{ inputs.shell }}'}
+_RUN = ["sh", str(_AGENT), "{{ item }}"]
+_SHELL = {"id": "shell", "type": "shell_command", "command": ["sh", str(_AGENT), "{{ inputs.shell }}"]}
 _INPUTS = {
     "shell": {"type": "string", "required": True},
     "walk": {"type": "array", "required": True},
@@ -68,7 +68,6 @@ class Soaked:
             **os.environ,
             MARK: mark,
             "SOAK_EFFECTS": str(place / EFFECTS),
-            "SOAK_AGENT": str(_AGENT),
         }
         self.plans: dict[str, list[str]] = {}  # the keys of the steps that each run has to do
         self.bound: dict[str, Path | None] = {}  # the workspace of each run

@@ -87,9 +87,9 @@ def end_unheld(
     with owner.database.transaction(wait_s=wait_s):
         for handout in owner.handouts.all_held(run.run_id):
             owner.handouts.take_back(run.run_id, handout.task_id)
-        for signal in taken:
-            owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind)
         event = owner.journal.end_unheld(run.run_id, ending.status, reason=ending.reason)
+        for signal in taken:  # behind it: they belong to the start that they ended
+            owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind)
     hear(event.told)
     _take_signals(owner, board, ending.status, taken, None)
 

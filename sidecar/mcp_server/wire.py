@@ -39,6 +39,7 @@ _READ_BYTES = 65536
 _MOST_AT_ONCE = 256 * 1024
 _WAITING = 64
 _FINISH_S = 1.0
+_ANSWER_S = 10.0  # for what is in flight at the end of input; a call that waits for a run could take hours
 _LOOK_S = 0.5
 _ENDLESS = "subscriptions/listen"  # answered when the client takes it back
 _DEEPEST = 200  # pydantic's limit
@@ -242,9 +243,10 @@ class Wire:
         self._finished = anyio.Event()
 
     async def _answer_all(self) -> None:
-        """The client asks no more, but may still listen: what it asked is answered first."""
+        """The client asks no more, but may still listen: what it asked is answered first, if that takes seconds."""
         self._ended()
-        await self._in_flight.none(self._sink.is_gone if isinstance(self._sink, Output) else lambda: False)
+        with anyio.move_on_after(_ANSWER_S):
+            await self._in_flight.none(self._sink.is_gone if isinstance(self._sink, Output) else lambda: False)
 
     async def write(self) -> None:
         """Write until the senders are done or the client is gone; then nobody waits for it any more."""

@@ -44,7 +44,9 @@ def imported(*command: str, cwd: Path) -> set[str]:
 def project(tmp_path: Path) -> Path:
     for name in ("w", "elsewhere"):
         (tmp_path / ".swissarmyhammer" / "workspaces" / name).mkdir(parents=True)
-    (tmp_path / ".swissarmyhammer" / "runs" / ("0" * 26)).mkdir(parents=True)
+    run = tmp_path / ".swissarmyhammer" / "runs" / ("0" * 26)
+    run.mkdir(parents=True)
+    (run / "open").touch()
     return tmp_path
 
 

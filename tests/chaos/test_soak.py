@@ -175,7 +175,7 @@ def test_a_process_that_is_left_is_told(copy: Copy) -> None:
     assert f"BROKEN no process left: 1 times\n    {survivor.pid} sleep 600" in told
 
 
-@pytest.mark.parametrize("name", ["workspaces/w0/.stop.0123.tmp", ".abort.taken", "live/01M7HHSBJX7P3ZD4CAJ7W1XD5X"])
+@pytest.mark.parametrize("name", ["workspaces/w0/.stop.0123.tmp", ".abort.taken", "open/01M7HHSBJX7P3ZD4CAJ7W1XD5X"])
 def test_a_stale_file_is_told(copy: Copy, name: str) -> None:
     (copy.own / name).touch()
     assert f"BROKEN no stale file: 1 times\n    {copy.own / name}" in copy.audit()

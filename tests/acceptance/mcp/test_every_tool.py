@@ -229,22 +229,26 @@ async def test_the_receipts_of_a_run_are_those_of_its_workspace_too(house: House
 
 @pytest.mark.anyio
 async def test_a_stop_where_nothing_is_executed_says_whom_it_will_stop(house: House, era: str) -> None:
+    name = f"idle-{era}"  # its own: an open run there would take the stop
+    (house.own / "workspaces" / name).mkdir()
     async with house.client(era) as client:
-        lies_there = await _called(client, "stop", {"workspace": "ws"})
+        lies_there = await _called(client, "stop", {"workspace": name})
         assert "the next one to begin there is stopped" in lies_there["message"]
-        assert (await _called(client, "stop", {"workspace": "ws", "cancel": True}))["cancelled"]
-        run = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
+        assert (await _called(client, "stop", {"workspace": name, "cancel": True}))["cancelled"]
+        run = await _called(client, "flow", {"flow_name": "quick", "workspace": name})
     assert run["status"] == "completed"
 
 
 @pytest.mark.anyio
 async def test_a_stop_that_a_dead_owner_left_aside_is_taken_back_too(house: House, era: str) -> None:
-    directory = house.own / "workspaces" / "ws"
+    name = f"aside-{era}"  # its own: an open run there would take the stop
+    directory = house.own / "workspaces" / name
+    directory.mkdir()
     (directory / ".stop.taken").touch()
     async with house.client(era) as client:
-        assert (await _called(client, "stop", {"workspace": "ws", "cancel": True}))["cancelled"]
-        assert not (await _called(client, "stop", {"workspace": "ws", "cancel": True}))["cancelled"]
-        run = await _called(client, "flow", {"flow_name": "quick", "workspace": "ws"})
+        assert (await _called(client, "stop", {"workspace": name, "cancel": True}))["cancelled"]
+        assert not (await _called(client, "stop", {"workspace": name, "cancel": True}))["cancelled"]
+        run = await _called(client, "flow", {"flow_name": "quick", "workspace": name})
     assert run["status"] == "completed"
 
 
