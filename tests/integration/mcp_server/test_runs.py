@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import struct
+import termios
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from anyio.abc import ByteReceiveStream
+from anyio.abc import ByteReceiveStream, SocketAttribute, SocketStream
 from mcp.types import ElicitRequestFormParams, ElicitResult, TextContent
 
 if TYPE_CHECKING:
@@ -338,6 +341,7 @@ async def test_an_agent_is_told_its_answer_before_anybody_ends_it(served: Served
         assert await served.server.replies_out(0.01)
         for request_id in range(2, 60):  # not read: the reply of the next call cannot be written yet
             await raw.send("tools/list", {}, request_id)
+        await _filled(stream)
         await raw.send("tools/call", {"name": "stage_gate", "arguments": {"stage": "s", "output": "o"}}, 1000)
         await eventually(lambda: bool(served.service.called("stage_gate")))
         assert not await served.server.replies_out(0.05)
@@ -345,7 +349,17 @@ async def test_an_agent_is_told_its_answer_before_anybody_ends_it(served: Served
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read_on, stream)  # answers go out in batches: what comes behind is read, too
             assert await served.server.replies_out(DEADLINE_S)
-            tasks.cancel_scope.cancel()
+            await stream.send_eof()
+
+
+async def _filled(stream: SocketStream) -> None:
+    """Wait until nothing more fits between the server and a client that does not read."""
+    own = stream.extra(SocketAttribute.raw_socket).fileno()
+    before, now = -1, 0
+    while now != before or now < 50_000:
+        before = now
+        await anyio.sleep(0.1)
+        now = struct.unpack("i", fcntl.ioctl(own, termios.FIONREAD, bytes(4)))[0]
 
 
 async def _read_on(stream: ByteReceiveStream) -> None:
