@@ -31,8 +31,11 @@ _WORKFLOW = text("Name of the workflow, such as standards:fix.", blank=False)
 _TASK = text("Id of the task, for a sub-agent of a parallel step.")
 _CONTEXT = record("What a sub-agent was given; its task_id counts as task_id.")
 _UPDATE = takes(
-    {"path": text("Begins with raw. or state."), "value": anything("")},
-    {"operation": text(choices=["set", "append", "increment", "merge"])},
+    {"path": text("Begins with raw. or state.")},
+    {
+        "value": anything("Required, but for increment, which without it adds 1."),
+        "operation": text(choices=["set", "append", "increment", "merge"]),
+    },
 )
 _INPUTS = record("Values of the workflow's inputs.")
 

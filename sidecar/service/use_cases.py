@@ -22,6 +22,7 @@ from sidecar.engine.record.image import Image
 from sidecar.engine.work.answers import accepted, matching
 from sidecar.errors import InputError
 from sidecar.model import run as kinds
+from sidecar.model.updates import VALUE_IS_MISSING
 from sidecar.service import adhoc, following, inspecting, looking, signalling, starting
 from sidecar.service.aside import aside, definition_aside
 from sidecar.service.driven_runs import DrivenRuns
@@ -384,6 +385,9 @@ class UseCases:
 
     async def state_update(self, workflow_id: str, updates: list[Json]) -> Json:
         """Writes by the agent itself, in one transaction."""
+        for number, one in enumerate(updates):
+            if "value" not in one and one.get("operation") != "increment":
+                raise InputError(f"updates[{number}]: {VALUE_IS_MISSING}")
         run = self._run(workflow_id)
         async with self._held(workflow_id) as opened:
             if opened is None:

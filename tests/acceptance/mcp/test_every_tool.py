@@ -274,6 +274,23 @@ async def test_a_finished_run_is_read_and_never_changed(house: House, era: str) 
 
 
 @pytest.mark.anyio
+async def test_an_increment_without_a_value_adds_one_and_any_other_update_needs_one(house: House, era: str) -> None:
+    async with house.client(era) as client:
+        schema = {tool.name: tool for tool in (await client.list_tools()).tools}["workflow_state_update"].input_schema
+        run_id = await _started(client)
+        add = {"workflow_id": run_id, "updates": [{"path": "raw.count", "operation": "increment"}]}
+        jsonschema.validate(add, schema)
+        assert (await _called(client, "workflow_state_update", add))["changed"] == {"twice": 2}
+        for operation in ({}, {"operation": "set"}, {"operation": "append"}, {"operation": "merge"}):
+            updates = [{"path": "raw.count", "value": 5}, {"path": "raw.last", **operation}]
+            result = await client.call_tool("workflow_state_update", {"workflow_id": run_id, "updates": updates})
+            assert result.is_error
+            assert "updates[1]: `value` is missing: only `increment` does without" in text_of(result)
+        state = await _called(client, "workflow_state_read", {"workflow_id": run_id})
+    assert (state["count"], state["last"]) == (1, "")
+
+
+@pytest.mark.anyio
 async def test_five_megabytes_in_any_tool_are_refused_in_words(house: House, era: str, way: str) -> None:
     large = "x" * 5_000_000
     # Once over each way; every tool has the same check before it is looked at.

@@ -51,7 +51,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("prompt", {"prompt_name": "gret"}, "no such prompt: gret; there is: greet"),
     ("workflow_step_complete", {"workflow_id": RUN, "step_id": "s", "status": "done"}, "one of success, failed"),
     ("workflow_state_update", {"workflow_id": RUN, "updates": []}, "updates must not be empty"),
-    ("workflow_state_update", {"workflow_id": RUN, "updates": [{"path": "a"}]}, "updates[0].value is required"),
+    ("workflow_state_update", {"workflow_id": RUN, "updates": [{"value": 1}]}, "updates[0].path is required"),
     ("workflow_status", {"workflow_id": RUN}, f"no such run: {RUN}"),
     ("workflow_get_info", {"workflow": "nobody"}, "no such workflow: nobody"),
     ("workflow_list", {"verbose": True}, "unknown argument 'verbose'"),
