@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
+from sidecar.cli.outcome import BAD_USAGE
 from sidecar.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ def main(arguments: list[str], project_option: str | None) -> int:
             with Script(worker=False) as script:
                 asking.checked(question, options.value, script)
         except ValueError as error:
-            raise InputError(f"{options.value!r} is no answer to {question['prompt']!r}: {error}") from None
+            print(error, file=sys.stderr)  # often the author's own words: nothing around them
+            return BAD_USAGE
     manner = executing.Manner(panel=not options.no_panel, quiet=options.quiet, json=options.json)
     if options.detach:
         return detaching.hand_over(project, run.run_id, manner, answer=options.value)

@@ -99,8 +99,8 @@ async def _wait_for_the_foreground(tty: Tty) -> None:
 
 
 def _prompt(question: dict[str, Any], problem: str | None) -> str:
-    lines = [f"! {clean(problem)}"] if problem else []
-    lines += [clean(line) for line in str(question.get("prompt", "")).splitlines()]
+    told = [*(problem or "").splitlines(), *str(question.get("prompt", "")).splitlines()]
+    lines = [clean(line) for line in told]
     choices = question.get("choices")
     if isinstance(choices, list) and choices:
         lines.append("  one of: " + ", ".join(clean(_shown(choice)) for choice in choices))

@@ -23,7 +23,7 @@ def offered(capabilities: ClientCapabilities | None) -> bool:
 def form(question: Json, problem: str | None) -> ElicitRequest:
     """The question; `problem`: what was wrong with the last answer."""
     prompt = str(question["prompt"])
-    message = f"{prompt}\n\nThe last answer {problem}." if problem else prompt
+    message = f"{prompt}\n\n{problem}" if problem else prompt
     schema = {"type": "object", "properties": {FIELD: _field(question)}, "required": [FIELD]}
     return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
 

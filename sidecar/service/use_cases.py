@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sidecar.engine.owner import Owner
     from sidecar.model.run import RunEvent
     from sidecar.service.project import Project
+    from sidecar.state.script import Script
     from sidecar.store.journal import Run
 
 Json = dict[str, Any]
@@ -150,18 +151,18 @@ class UseCases:
             if said is None:
                 return None
             try:
-                self._accepted(question, said)
-            except ValueError as error:
+                await self._check_answer(question, said)
+            except InputError as error:
                 problem = str(error)
                 continue
             return said
 
-    def _accepted(self, question: Json, answer: Any) -> Any:
-        world = self.owner.script.world()
+    async def _check_answer(self, question: Json, answer: Any) -> None:
+        """InputError where the question does not take it, in words that are shown as they are."""
         try:
-            return accepted(question, answer, matching(_bare_view(self.owner, world)))
-        finally:
-            world.close()
+            await aside(_accepted, self.owner.trials, question, answer)
+        except ValueError as error:
+            raise InputError(str(error)) from None
 
     async def answer(self, workflow_id: str, value: Any) -> Json:
         """The answer that a paused run waits for; it goes on."""
@@ -169,10 +170,7 @@ class UseCases:
         waits = looking.status(self.owner.database, self.project.root, run)["waits"]
         if run.status != "paused" or not waits or "prompt" not in waits:
             raise InputError(f"run {workflow_id} waits for no answer: it is {run.status}")
-        try:
-            self._accepted(waits, value)
-        except ValueError as error:
-            raise InputError(f"not an answer to {waits['prompt']!r}: {error}") from None
+        await self._check_answer(waits, value)
         await self._executor.begin(workflow_id, answer=value)
         return {"success": True, "workflow_id": workflow_id}
 
@@ -265,6 +263,9 @@ class UseCases:
         run = self._run(workflow_id)
         said = {"feedback": feedback, "approve": approve, "answer": answer}
         approval.check(self.owner.journal, run, asker=asker, **said)
+        waits = approval.waits_of(self.owner.journal, run)
+        if answer is not None and waits is not None and "prompt" in waits:
+            await self._check_answer(waits, answer)
         if run.status == "completed":
             return {**await self._resumed(run), "message": "it was completed before: nothing is done again"}
         new_driver = new_driver or (run.driver if run.status == "paused" else "agent")
@@ -513,8 +514,12 @@ class _Reading:
             self._image.spaces.close()
 
 
-def _bare_view(owner: Owner, world: Any) -> View:
-    return View(Texts(owner.script), world, {})
+def _accepted(script: Script, question: Json, answer: Any) -> Any:
+    world = script.world()
+    try:
+        return accepted(question, answer, matching(View(Texts(script), world, {})))
+    finally:
+        world.close()
 
 
 def _flat(path: str) -> tuple[str | int, ...]:

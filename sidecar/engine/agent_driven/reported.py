@@ -100,7 +100,7 @@ def _answer(reported: object, definition: Mapping[str, Any], view: View) -> Any:
     try:
         return answers.accepted(question, reported, answers.matching(view))
     except ValueError as error:
-        raise InputError(f"the answer {error}") from None
+        raise InputError(str(error)) from None
 
 
 def _read_where_json(reported: object) -> Any:

@@ -22,17 +22,18 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNO
 _LARGEST = 2**53 - 1  # above, neighbouring integers are one number to expressions
 _LONGEST_NUMBER = 400
 _EXPECTED = {
-    "number": "has to be a number, such as 3 or 2.5",
-    "integer": "has to be a whole number, such as 3",
-    "boolean": "has to be yes or no",
-    "array": "has to be a list in JSON, such as [1, 2]",
-    "object": 'has to be an object in JSON, such as {"a": 1}',
-    "string": "has to be a text",
+    "number": "the answer has to be a number, such as 3 or 2.5",
+    "integer": "the answer has to be a whole number, such as 3",
+    "boolean": "the answer has to be yes or no",
+    "array": "the answer has to be a list in JSON, such as [1, 2]",
+    "object": 'the answer has to be an object in JSON, such as {"a": 1}',
+    "string": "the answer has to be a text",
 }
 
 
 def accepted(question: dict[str, Any], answer: object, matches: Callable[[str, str], bool]) -> Any:
-    """The value of an answer; ValueError says what is right.
+    """The value of an answer; ValueError says what is right, in words to be shown as they are: the author's own where
+    there are some.
 
     A text is read as the question's type: a person types and a variable holds nothing else. Any other value has to be
     of that type already. Nothing at all, or an empty text, means the default where there is one. `matches(pattern,
@@ -44,7 +45,7 @@ def accepted(question: dict[str, Any], answer: object, matches: Callable[[str, s
     value = _typed(answer, question["type"]) if choices is None else _chosen(answer, question["type"], choices)
     pattern = question.get("pattern")
     if pattern is not None and not matches(pattern, as_text(value)):
-        raise ValueError(question.get("error_message") or f"has to match {pattern}")
+        raise ValueError(question.get("error_message") or f"the answer has to match {pattern}")
     return value
 
 
@@ -59,7 +60,7 @@ def matching(view: View) -> Callable[[str, str], bool]:
             if error.kind != "time":
                 raise
             # The pattern backtracks over this answer. Another one may be quick: no reason to fail the step.
-            raise ValueError("cannot be compared with the pattern in time: give a shorter one") from None
+            raise ValueError("the answer cannot be compared with the pattern in time: give a shorter one") from None
 
     return matches
 
@@ -79,7 +80,7 @@ def _chosen(answer: object, kind: str, choices: list[Any]) -> Any:
         for choice in choices:  # `yes` for true, `2.0` for 2
             if same(choice, value):
                 return choice
-    raise ValueError(f"has to be one of {', '.join(map(as_text, choices))}")
+    raise ValueError(f"the answer has to be one of {', '.join(map(as_text, choices))}")
 
 
 def _typed(answer: object, kind: str) -> Any:
@@ -90,7 +91,7 @@ def _typed(answer: object, kind: str) -> Any:
     if not is_of_type(answer, kind) or (isinstance(answer, float) and not math.isfinite(answer)):
         raise ValueError(_EXPECTED[kind])
     if isinstance(answer, int) and abs(answer) > _LARGEST:
-        raise ValueError(f"has to be {_LARGEST} at most: expressions cannot hold more exactly")
+        raise ValueError(f"the answer has to be {_LARGEST} at most: expressions cannot hold more exactly")
     return answer
 
 

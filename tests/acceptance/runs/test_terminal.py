@@ -83,14 +83,30 @@ def test_at_a_terminal_a_question_is_asked_there_until_the_answer_is_right(flows
     sitting = Sitting(flows, "flow", "asking", "-i")
     sitting.read_until("one of: cups, spoons")
     sitting.type("forks\n")
-    sitting.read_until("! has to be one of cups, spoons")
+    sitting.read_until("\nthe answer has to be one of cups, spoons\r\n")
     sitting.type("cups\n")
     sitting.read_until("How many cups?: ")
     sitting.type("several\n")
-    sitting.read_until("! has to be a whole number")
+    sitting.read_until("\nthe answer has to be a whole number")
     sitting.type("4\n")
     sitting.read_until("4 it is")
     assert sitting.end() == 0
+
+
+def test_a_failed_pattern_says_the_authors_words_and_nothing_else(flows: Flows) -> None:
+    validation = {"pattern": "^(branch .+|HEAD)$", "error_message": "Please provide a valid option"}
+    ask = {"type": "user_input", "prompt": "Which files?", "validation": validation}
+    step = {**ask, "state_update": {"path": "raw.choice"}}
+    flows.workflow("asking", step, state_schema={"raw": {"choice": "string"}})
+    sitting = Sitting(flows, "flow", "run", "asking")
+    sitting.read_until("Which files?: ")
+    sitting.type("no idea\n")
+    sitting.read_until("\r\nPlease provide a valid option\r\nWhich files?: ")
+    sitting.type("\x04")  # nobody answers: the run waits for `sidecar answer`
+    assert sitting.end() == 0
+    run_id = flows.runs()[0].run_id
+    assert flows.run("answer", run_id, "no idea") == (2, "", "Please provide a valid option\n")
+    assert flows.json("answer", run_id, "HEAD", "--json")["state"]["choice"] == "HEAD"
 
 
 def test_the_key_s_stops_the_run_after_the_iteration(flows: Flows) -> None:

@@ -193,7 +193,7 @@ def test_a_question_takes_the_panels_place_until_it_is_answered(desk: Desk) -> N
     assert desk.setting() == desk.before
     desk.press(b"s\xc3\xa9\r")  # no key, but the beginning of an answer
     desk.expect("answer 'sé'")
-    desk.wait(lambda: desk.shows("! there is no such branch"))
+    desk.wait(lambda: desk.shows("there is no such branch"))
     desk.press(b"\r")
     desk.expect("answer ''")
     desk.wait_for_the_panel()
@@ -206,7 +206,7 @@ def test_what_is_pasted_behind_an_answer_is_neither_the_next_answer_nor_a_key(de
     desk.wait(lambda: desk.shows("Which branch?"))
     desk.press(b"main\rss\rss\r")
     desk.expect("answer 'main'")
-    desk.wait(lambda: desk.shows("! there is no such branch"))
+    desk.wait(lambda: desk.shows("there is no such branch"))
     desk.press(b"dev\rs\r")
     desk.expect("answer 'dev'")
     desk.wait_for_the_panel()

@@ -123,7 +123,7 @@ QUESTION = {
     "prompt": "How many?",
     "answer_type": "integer",
     "default": "{{ limit }}",
-    "validation": {"pattern": "^[0-9]$", "error_message": "has to be one digit"},
+    "validation": {"pattern": "^[0-9]$", "error_message": "One digit, please"},
 }
 
 
@@ -131,7 +131,7 @@ def test_an_answer_has_to_be_one_that_the_question_takes(view: View) -> None:
     assert read(view, QUESTION, "7") == 7
     assert read(view, QUESTION, 7) == 7
     assert read(view, QUESTION, "") == 9
-    with pytest.raises(InputError, match="the answer has to be one digit"):
+    with pytest.raises(InputError, match=r"^One digit, please$"):
         read(view, QUESTION, 77)
     with pytest.raises(InputError, match="whole number"):
         read(view, QUESTION, "many")

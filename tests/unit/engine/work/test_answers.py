@@ -108,7 +108,7 @@ def test_only_choices_are_taken_and_they_keep_their_type(view: View) -> None:
     assert take(view, 2.0, "number", choices=[1, 2]) == 2
     assert take(view, "yes", "boolean", choices=[True]) is True
     assert take(view, "1", choices=[1, "1"]) == "1"
-    assert refusal(view, "head", choices=["HEAD", "branch"]) == "has to be one of HEAD, branch"
+    assert refusal(view, "head", choices=["HEAD", "branch"]) == "the answer has to be one of HEAD, branch"
     assert "one of 1" in refusal(view, True, "integer", choices=[1])
 
 
@@ -116,9 +116,9 @@ def test_a_pattern_is_javascripts_and_its_message_is_told(view: View) -> None:
     pattern = r"^(branch .+|commit (?<id>[a-f0-9]{7,40}))$"
     assert take(view, "commit deadbeef", pattern=pattern) == "commit deadbeef"
     assert refusal(view, "commit x", pattern=pattern, error_message="Say which") == "Say which"
-    assert refusal(view, "commit x", pattern=pattern, error_message="") == f"has to match {pattern}"
+    assert refusal(view, "commit x", pattern=pattern, error_message="") == f"the answer has to match {pattern}"
     assert take(view, "42", "integer", pattern="^4") == 42
-    assert refusal(view, "24", "integer", pattern="^4") == "has to match ^4"
+    assert refusal(view, "24", "integer", pattern="^4") == "the answer has to match ^4"
 
 
 def test_neither_answer_nor_pattern_becomes_code(view: View) -> None:
