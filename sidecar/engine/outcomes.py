@@ -84,6 +84,7 @@ class Outcomes:
         self._failed(thread, thread.cursor.state.frames[level].step, error, level)
 
     def _failed(self, thread: Thread, step: StepBase, error: Error, around: int | None) -> None:
+        error = typed(error)
         before = thread.cursor
         level = len(before.state.frames) - 1 if around is None else around
         key, path = thread.step_key(before.state.trimmed(level + 1)), thread.space(before.state.path(level))
@@ -142,6 +143,7 @@ class Outcomes:
             self._tell_not_kept(tried, key)
             self.ledger.note(kinds.STEP_COMPLETED, **_told(thread, step, key))
             return
+        error = typed(error)
         after, asked = self._judged(thread, thread.cursor)
         self.image.move(thread, after)
         again = _tried_again(before, after)
@@ -200,13 +202,18 @@ def alone(error: Exception) -> Exception:
 def error_of(error: Exception, step: StepBase) -> Error:
     """What `error` is in expressions."""
     if isinstance(error, StepFailed):
-        return {"step": step.id, **error.error}
+        return typed({"step": step.id, **error.error})
     known: Error = {"message": str(error), "step": step.id, "type": type(error).__name__}
     if isinstance(error, ExpressionError):
         known |= {"kind": error.kind, "line": error.line, "column": error.column}
     if not isinstance(error, SidecarError):
         known |= {"message": unforeseen(error), "kind": "internal_error"}
-    return known
+    return typed(known)
+
+
+def typed(error: Error) -> Error:
+    """With a `type`, whoever made it: its kind where nothing better is known."""
+    return {"type": error.get("kind") or "failed", **error}
 
 
 def unforeseen(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from mcp.types import ElicitResult
 
 if TYPE_CHECKING:
@@ -25,10 +26,54 @@ QUESTION: dict[str, Any] = {
     "state_update": {"path": "raw.user_choice"},
 }
 
+ERROR_TRACKING = """
+default_state:
+  raw:
+    steps_completed: []
+    steps_failed: []
+    retry_counts: {}
+    last_error: null
+    workflow_errors: []
+
+state_schema:
+  raw:
+    steps_completed: array
+    steps_failed: array
+    retry_counts: object
+    last_error: object
+    workflow_errors: array
+
+  computed:
+    can_retry:
+      from: ["raw.steps_failed", "raw.retry_counts"]
+      transform: |
+        input[0].some(step =>
+          (input[1][step] || 0) < 3
+        )
+
+    error_summary:
+      from: ["raw.steps_failed", "raw.workflow_errors"]
+      transform: |
+        {
+          failed_count: input[0].length,
+          error_types: [...new Set(input[1].map(e => e.type))],
+          first_error: input[1][0]
+        }
+"""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _workflows(house: House) -> None:
     house.project.workflow("asking", QUESTION, state_schema={"raw": {"user_choice": "string"}})
+    failing = [
+        {"id": "exits", "type": "shell_command", "command": "exit 3"},
+        {"id": "exits_too", "type": "shell_command", "command": "exit 4"},
+        {"id": "late", "type": "shell_command", "command": "sleep 600", "timeout": "100ms"},
+        {"id": "throws", "type": "state_update", "path": "raw.retry_counts", "value": "{{ last_error.no.such }}"},
+        {"id": "reported", "type": "agent", "prompt": "try"},
+    ]
+    steps = [{**step, "on_error": "continue"} for step in failing]
+    house.project.workflow("failing", *steps, **yaml.safe_load(ERROR_TRACKING))
 
 
 def _text(result: CallToolResult) -> str:
@@ -88,3 +133,23 @@ async def test_a_wrong_answer_that_an_agent_reports_is_refused_in_the_authors_wo
         await _called(client, "workflow_step_complete", **report, result="HEAD")
         state = await _called(client, "workflow_state_read", workflow_id=run_id)
     assert state["user_choice"] == "HEAD"
+
+
+# --- errors
+
+
+@pytest.mark.anyio
+async def test_every_error_that_is_kept_has_a_type_as_the_seeds_summary_reads_it(house: House, era: str) -> None:
+    async with house.client(era) as client:
+        run_id = (await _called(client, "workflow_start", workflow="failing"))["workflow_id"]
+        before = await _called(client, "workflow_state_read", workflow_id=run_id)
+        assert before["error_summary"] == {"failed_count": 0, "error_types": []}
+        step = (await _called(client, "workflow_get_next_step", workflow_id=run_id))["step"]
+        report = {"workflow_id": run_id, "step_id": step["id"], "status": "failed", "error": "it cannot be done"}
+        await _called(client, "workflow_step_complete", **report)
+        state = await _called(client, "workflow_state_read", workflow_id=run_id)
+    assert state["steps_failed"] == ["exits", "exits_too", "late", "throws", "reported"]
+    assert [error["step"] for error in state["workflow_errors"]] == state["steps_failed"]
+    assert state["error_summary"]["error_types"] == ["command", "timeout", "TemplateError", "failed"]
+    assert state["error_summary"]["first_error"] == state["workflow_errors"][0]
+    assert state["last_error"]["type"] == "failed"
