@@ -136,6 +136,7 @@ def _load(owner: Owner, run: Run) -> Image:
         owner.journal.states(run.run_id, after=kept.content["states"]),
         kept.at,
     )
+    image.spaces.take_traces()  # the journal has what was computed, and when; this was only to have the values again
     return image
 
 
@@ -179,6 +180,7 @@ class OpenRun:
         self.hear = hear
         seq, states = owner.journal.last_seq(run.run_id), owner.journal.last_state(run.run_id)
         self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq, states=states)
+        self.ledger.traces = image.spaces.take_traces
         self.board = board_of(owner, run, self.warn)
         own_directory = self.board.subject.own_directory
         self.processes = Processes(

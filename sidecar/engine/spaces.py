@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sidecar.engine.evaluation import Texts, View
@@ -78,6 +79,7 @@ class Spaces:
         self._texts = Texts(script)
         self._spaces: dict[Path, Space] = {}
         self._feedback: str | None = None
+        self.traces: list[dict[str, Any]] = []  # how fields were computed, for the journal
 
     def __getitem__(self, path: Path) -> Space:
         return self._spaces[path]
@@ -119,6 +121,11 @@ class Spaces:
         for space in self._spaces.values():
             space.hear_feedback(feedback)
 
+    def take_traces(self) -> list[dict[str, Any]]:
+        """How fields were computed since the last call, those of workflows that were left meanwhile too."""
+        taken, self.traces = self.traces, []
+        return taken
+
     def leave(self, path: Path) -> None:
         """An included workflow is done."""
         for inner in [known for known in self._spaces if known[: len(path)] == path]:
@@ -142,6 +149,7 @@ class Spaces:
             declared=(*workflow.state_schema.raw, *workflow.state_schema.state),
             names={"inputs": dict(data["inputs"])},
             version=data["version"],
+            hear=lambda one: self.traces.append({"space": list(path), **asdict(one)}),
         )
         if path in self._spaces:
             self.leave(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import workflows
@@ -63,12 +62,9 @@ def dependencies(state: Reactive, field: str) -> Json:
     }
 
 
-def traces(state: Reactive, field: str | None, *, timing: bool) -> Json:
-    """What computed fields did, or one of them."""
-    found = [asdict(one) for one in state.trace if field in (None, one.field)]
-    if not timing:
-        found = [{key: value for key, value in one.items() if key != "duration_ms"} for one in found]
-    return {"traces": found}
+def traces(found: list[Json], *, timing: bool) -> Json:
+    """How computed fields came to their values."""
+    return {"traces": [_trace(one, timing=timing) for one in found]}
 
 
 def history(database: Database, run_id: str) -> list[Json]:
@@ -84,11 +80,11 @@ def history(database: Database, run_id: str) -> list[Json]:
     ]
 
 
-def effort(state: Reactive) -> Json:
-    """How large a state is, and what its computed fields cost."""
+def effort(state: Reactive, found: list[Json], total: int) -> Json:
+    """How large a state is, and what its computed fields cost, by the last of `total` computations."""
     times: dict[str, list[float]] = {}
-    for one in state.trace:
-        times.setdefault(one.field, []).append(one.duration_ms)
+    for one in found:
+        times.setdefault(one["field"], []).append(one["duration_ms"])
     averages = {name: sum(spent) / len(spent) for name, spent in times.items()}
     slowest = sorted(averages.items(), key=lambda entry: -entry[1])[:_SLOWEST]
     every = [spent for some in times.values() for spent in some]
@@ -96,7 +92,7 @@ def effort(state: Reactive) -> Json:
         "state_size": {
             "raw_bytes": _bytes(state.raw),
             "computed_bytes": _bytes(state.computed),
-            "total_transformations": state.transformations,
+            "total_transformations": total,
         },
         "performance": {
             "avg_transformation_time": sum(every) / len(every) if every else 0.0,
@@ -119,6 +115,14 @@ def tried(script: Script, transform: str, given: Any, context: Mapping[str, Any]
     finally:
         world.close()
     return {**answer, "execution_time_ms": (time.perf_counter() - begun) * 1000}
+
+
+def _trace(one: Json, *, timing: bool) -> Json:
+    told = {"field": one["field"], "timestamp": looking.moment(one["at"])}
+    if one["space"]:  # of an included workflow: the steps that include it
+        told["included_by"] = one["space"]
+    left_out = {"space", "at"} if timing else {"space", "at", "duration_ms"}
+    return {**told, **{key: value for key, value in one.items() if key not in left_out}}
 
 
 def _bytes(value: Any) -> int:

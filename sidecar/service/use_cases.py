@@ -30,6 +30,7 @@ from sidecar.signals.liveness import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
 from sidecar.store.journal import OPEN
+from sidecar.store.transformations import Transformations
 from sidecar.store.waiting import free
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _LAST_FILE_S, _LOOK_S = 2.0, 0.005
+_MOST_TRACES = 200  # given at once
 
 
 class Executor(Protocol):
@@ -417,15 +419,16 @@ class UseCases:
 
     async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
         """What computed fields did."""
-        async with _Reading(self, workflow_id) as image:
-            return inspecting.traces(image.spaces[()].state, field, timing=include_timing)
+        self._run(workflow_id)
+        return inspecting.traces(self._trail(workflow_id, field)[0], timing=include_timing)
 
     async def debug_info(self, workflow_id: str) -> Json:
         """Where the run stands and how it came there."""
         step = looking.status(self.owner.database, self.project.root, self._run(workflow_id))["step"]
         history = inspecting.history(self.owner.database, workflow_id)
         async with _Reading(self, workflow_id) as image:
-            return {"current_step": step, "step_history": history, **inspecting.effort(image.spaces[()].state)}
+            effort = inspecting.effort(image.spaces[()].state, *self._trail(workflow_id))
+            return {"current_step": step, "step_history": history, **effort}
 
     async def test_transformation(self, transform: str, input: Any, context: Json | None = None) -> Json:  # noqa: A002
         """A transformation, tried out."""
@@ -460,6 +463,14 @@ class UseCases:
     async def _state(self, run_id: str) -> Json:
         async with _Reading(self, run_id) as image:
             return image.spaces[()].state.flattened()
+
+    def _trail(self, run_id: str, field: str | None = None) -> tuple[list[Json], int]:
+        """The last computations, and how many there were: what the journal has, and what waits to be written."""
+        opened, journalled = self.open_here(run_id), Transformations(self.owner.database)
+        waiting = opened.image.spaces.traces if opened is not None else []
+        found = journalled.newest(run_id, _MOST_TRACES, field)
+        found += [one for one in waiting if field in (None, one["field"])]
+        return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
 
     def open_here(self, run_id: str) -> OpenRun | None:
         """The run itself, while this process executes it."""

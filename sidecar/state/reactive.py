@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,6 +55,7 @@ class Transformation:
     """That a field was computed. `input` and `output` are cut short where they are large."""
 
     field: str
+    at: float  # since 1970
     trigger: str
     input: Any
     output: Any
@@ -100,18 +100,18 @@ class Reactive:
         declared: Iterable[str] = (),
         names: Mapping[str, Any] | None = None,
         version: int = 0,
-        trace_length: int = 200,
+        hear: Callable[[Transformation], None] = lambda _: None,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`declared` are names that expressions find to be null, not undefined, before anyone sets them; `names` are
-        values that they see besides, such as the run's inputs."""
+        values that they see besides, such as the run's inputs. `hear` is told of every field that was computed, when
+        the update is done or undone."""
         self._fields = dict(fields)
+        self._hear = hear
         self._timer = timer
         self.graph = Graph({name: _tuple(computed.sources) for name, computed in fields.items()})
         self._compiled = {name: self._compile(script, name) for name in self.graph.order}
         self.version = version
-        self.transformations = 0
-        self.trace: deque[Transformation] = deque(maxlen=trace_length)
         self.world = script.world()
         self._sections: dict[str, Any] = {"raw": {}, "state": {}}
         self._computed: dict[str, Any] = {}
@@ -177,12 +177,13 @@ class Reactive:
                 touched = dict.fromkeys(key for write in writes for key in self._write(attempt, write))
                 self._recompute(attempt, touched, version)
         except BaseException:
-            self.trace += [replace(one, applied=False) for one in attempt.trace]
+            for one in attempt.trace:
+                self._hear(replace(one, applied=False))
             raise
         self._sections, self._computed = attempt.sections, attempt.computed
         self.version = version
-        self.transformations += len(attempt.trace)
-        self.trace += attempt.trace
+        for one in attempt.trace:
+            self._hear(one)
         return tuple(attempt.changed)
 
     def _write(self, attempt: _Attempt, write: Write) -> list[str]:
@@ -252,7 +253,7 @@ class Reactive:
     def _compute(self, attempt: _Attempt, name: str, trigger: str, inputs: list[Any], version: int) -> Any:
         computed, compiled = self._fields[name], self._compiled[name]
         given = inputs[0] if isinstance(computed.sources, str) else inputs
-        begin = self._timer()
+        at, begin = time.time(), self._timer()
         error: ExpressionError | None = None
         output = _UNSET
         try:
@@ -264,7 +265,7 @@ class Reactive:
         duration_ms = (self._timer() - begin) * 1000
         shown = None if output is _UNSET else glimpse(output)
         said = str(error) if error else None
-        attempt.trace.append(Transformation(name, trigger, glimpse(given), shown, duration_ms, said, version))
+        attempt.trace.append(Transformation(name, at, trigger, glimpse(given), shown, duration_ms, said, version))
         if error and computed.on_error == "propagate":
             raise _of_field(name, error) from None
         return output

@@ -155,12 +155,14 @@ def plain(value: object, what: str) -> Any:
 
 
 def glimpse(value: object, most: int = 200) -> Any:
-    """The value, or, where it is large, its beginning: for people to look at."""
+    """The value, or, where it is large, its beginning: for people to look at. A long text counts as several values."""
     left = most
 
     def seen(one: object) -> Any:
         nonlocal left
         left -= 1
+        if isinstance(one, str):
+            left -= min(len(one), 1000) // 20
         if isinstance(one, str) and len(one) > 1000:
             return f"{one[:1000]}… ({len(one)} characters)"
         if not isinstance(one, dict | list):
@@ -169,7 +171,7 @@ def glimpse(value: object, most: int = 200) -> Any:
         for item in one.items() if isinstance(one, dict) else one:
             if left <= 0:
                 break
-            kept.append((item[0], seen(item[1])) if isinstance(one, dict) else seen(item))
+            kept.append((seen(item[0]), seen(item[1])) if isinstance(one, dict) else seen(item))
         missing = len(one) - len(kept)
         if isinstance(one, dict):
             return dict([*kept, ("…", f"{missing} more")] if missing else kept)

@@ -118,8 +118,14 @@ _TASKS = (
     """CREATE TRIGGER task_events_stand BEFORE UPDATE ON task_events
     BEGIN SELECT RAISE(ABORT, 'an event that is journalled never changes'); END""",
 )
+_TRANSFORMATIONS = (
+    """CREATE TABLE transformations (
+        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL,
+        applied INTEGER NOT NULL, traces TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, number))
+        WITHOUT ROWID""",
+)
 # Entry n leads from version n to version n + 1. What has been released stands; a change is a new entry.
-MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_RUNS, *_STEPS, *_STATES), _TASKS)
+MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_RUNS, *_STEPS, *_STATES), _TASKS, _TRANSFORMATIONS)
 
 
 class Target(Protocol):

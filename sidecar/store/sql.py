@@ -49,6 +49,12 @@ ADD_STATE = "INSERT INTO states (run_id, version, at, cause, changes, seal) VALU
 STATES = """SELECT run_id, version, at, cause, changes, seal FROM states WHERE run_id = ? AND version > ?
     ORDER BY version"""
 
+LAST_TRANSFORMATIONS = "SELECT COALESCE(MAX(number), 0) FROM transformations WHERE run_id = ?"
+ADD_TRANSFORMATIONS = "INSERT INTO transformations (run_id, number, applied, traces, seal) VALUES (?, ?, ?, ?, ?)"
+TOTAL_TRANSFORMATIONS = "SELECT COALESCE(SUM(applied), 0) FROM transformations WHERE run_id = ?"
+NEWEST_TRANSFORMATIONS = """SELECT run_id, number, applied, traces, seal FROM transformations WHERE run_id = ?
+    AND (? IS NULL OR number < ?) AND instr(traces, ?) > 0 ORDER BY number DESC LIMIT ?"""
+
 LAST_CHECKPOINT = """SELECT run_id, number, at, content, seal FROM checkpoints WHERE run_id = ?
     ORDER BY number DESC LIMIT 1"""
 CHECKPOINT = "SELECT run_id, number, at, content, seal FROM checkpoints WHERE run_id = ? AND number = ?"

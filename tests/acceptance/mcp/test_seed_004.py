@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,6 +63,25 @@ state_schema:
         }
 """
 
+# `twice` is computed at the start and after each write of `count`, `big` only where `twice` has another value.
+COUNTING: dict[str, Any] = {
+    "state": {
+        "default_state": {"raw": {"count": 0}},
+        "state_schema": {
+            "raw": {"count": "number"},
+            "computed": {
+                "twice": {"from": "raw.count", "transform": "input * 2"},
+                "big": {"from": "computed.twice", "transform": "input > 2"},
+            },
+        },
+    },
+    "steps": [
+        {"id": "one", "type": "state_update", "path": "raw.count", "operation": "increment"},
+        {"id": "ask", "type": "user_input", "prompt": "Go on?", "answer_type": "boolean"},
+        {"id": "two", "type": "state_update", "path": "raw.count", "operation": "increment"},
+    ],
+}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _workflows(house: House) -> None:
@@ -73,6 +94,15 @@ def _workflows(house: House) -> None:
         {"id": "reported", "type": "agent", "prompt": "try"},
     ]
     steps = [{**step, "on_error": "continue"} for step in failing]
+    house.project.workflow("counting", *COUNTING["steps"], **COUNTING["state"])
+    house.project.workflow(
+        "fragile",
+        {"type": "agent", "prompt": "write raw.text"},
+        state_schema={
+            "raw": {"text": "string"},
+            "computed": {"parsed": {"from": "raw.text", "transform": "JSON.parse(input)"}},
+        },
+    )
     house.project.workflow("failing", *steps, **yaml.safe_load(ERROR_TRACKING))
 
 
@@ -153,3 +183,77 @@ async def test_every_error_that_is_kept_has_a_type_as_the_seeds_summary_reads_it
     assert state["error_summary"]["error_types"] == ["command", "timeout", "TemplateError", "failed"]
     assert state["error_summary"]["first_error"] == state["workflow_errors"][0]
     assert state["last_error"]["type"] == "failed"
+
+
+# --- the audit trail of transformations
+
+
+def _seen(traces: list[dict[str, Any]]) -> list[tuple[str, str, Any, Any]]:
+    return [(one["field"], one["trigger"], one["input"], one["output"]) for one in traces]
+
+
+START = [("twice", "raw.count", 0, 0), ("big", "computed.twice", 0, False)]
+FIRST = [("twice", "raw.count", 1, 2), ("big", "computed.twice", 2, False)]
+SECOND = [("twice", "raw.count", 2, 4), ("big", "computed.twice", 4, True)]
+
+
+async def _trail(client: Client, run_id: str, **more: Any) -> tuple[list[dict[str, Any]], int]:
+    traces = (await _called(client, "workflow_trace_transformations", workflow_id=run_id, **more))["traces"]
+    debug = await _called(client, "workflow_debug_info", workflow_id=run_id)
+    return traces, debug["state_size"]["total_transformations"]
+
+
+@pytest.mark.anyio
+async def test_transformations_are_told_with_their_time_after_every_owner_of_the_run_is_gone(
+    house: House, era: str
+) -> None:
+    begun = datetime.now(UTC)
+    run_id = json.loads(house.project.run("flow", "run", "counting", "--json"))["run_id"]
+    async with house.client(era) as client:  # the daemon, which never had the run
+        paused, total = await _trail(client, run_id, include_timing=True)
+        assert (_seen(paused), total) == ([*START, *FIRST], 4)
+        house.project.run("answer", run_id, "yes")
+        ended, total = await _trail(client, run_id, include_timing=True)
+        of_field, _ = await _trail(client, run_id, field="big")
+        debug = await _called(client, "workflow_debug_info", workflow_id=run_id)
+    assert (_seen(ended), total) == ([*START, *FIRST, *SECOND], 6)
+    assert ended[:4] == paused, "what was computed is told as it was then, not as somebody computed it again"
+    times = [datetime.fromisoformat(one["timestamp"]) for one in ended]
+    assert times == sorted(times)
+    assert begun - timedelta(milliseconds=1) <= times[0] <= times[-1] <= datetime.now(UTC)
+    assert all(one["duration_ms"] > 0 and one["error"] is None for one in ended)
+    assert _seen(of_field) == [START[1], FIRST[1], SECOND[1]]
+    assert "duration_ms" not in of_field[0]
+    assert debug["performance"]["avg_transformation_time"] > 0
+    assert {one["field"] for one in debug["performance"]["slowest_transformations"]} == {"twice", "big"}
+
+
+@pytest.mark.anyio
+async def test_transformations_of_a_run_that_an_agent_drives_survive_its_end(house: House, era: str) -> None:
+    async with house.client(era) as client:
+        run_id = (await _called(client, "workflow_start", workflow="counting"))["workflow_id"]
+        assert (_seen((await _trail(client, run_id))[0])) == START
+        step = (await _called(client, "workflow_get_next_step", workflow_id=run_id))["step"]
+        await _called(client, "workflow_step_complete", workflow_id=run_id, step_id=step["id"], result=True)
+        assert (await _called(client, "workflow_get_next_step", workflow_id=run_id))["step"] is None
+        traces, total = await _trail(client, run_id)
+        wrong = {"workflow_id": run_id, "updates": [{"path": "raw.count", "value": 5}]}
+        assert (await client.call_tool("workflow_state_update", wrong)).is_error
+        assert (traces, total) == await _trail(client, run_id)
+    assert (_seen(traces), total) == ([*START, *FIRST, *SECOND], 6)
+    assert all(one["timestamp"] for one in traces)
+
+
+@pytest.mark.anyio
+async def test_a_transformation_that_was_undone_is_told_and_not_counted(house: House, era: str) -> None:
+    async with house.client(era) as client:
+        run_id = (await _called(client, "workflow_start", workflow="fragile"))["workflow_id"]
+        wrong = {"workflow_id": run_id, "updates": [{"path": "raw.text", "value": "{"}]}
+        assert (await client.call_tool("workflow_state_update", wrong)).is_error
+        updates = [{"path": "raw.text", "value": "[1]"}]
+        await _called(client, "workflow_state_update", workflow_id=run_id, updates=updates)
+        await _called(client, "workflow_complete", workflow_id=run_id, status="failed")
+        traces, total = await _trail(client, run_id)
+    assert [(one["input"], one["output"], one["applied"]) for one in traces] == [("{", None, False), ("[1]", [1], True)]
+    assert "SyntaxError" in traces[0]["error"]
+    assert total == 1
