@@ -87,8 +87,11 @@ class Spaces:
     def __contains__(self, path: Path) -> bool:
         return path in self._spaces
 
-    def begin(self, path: Path, definition: Definition, inputs: Mapping[str, Any]) -> Space:
-        """A state as its workflow declares it. ExpressionError where a default cannot be computed."""
+    def begin(
+        self, path: Path, definition: Definition, inputs: Mapping[str, Any], raw_given: Mapping[str, Any] | None = None
+    ) -> Space:
+        """A state as its workflow declares it. ExpressionError where a default cannot be computed. `raw_given`: what an
+        includer sets, in place of the defaults."""
         workflow = definition.workflow
         world = self._script.world()
         try:
@@ -101,6 +104,7 @@ class Spaces:
         for name in workflow.state_schema.raw:
             if name in _KEPT:
                 raw.setdefault(name, _KEPT[name])
+        raw |= raw_given or {}
         data = {"inputs": inputs, "raw": raw, "state": state, "version": 0}
         space = self._add(path, definition, data)
         space.hear_feedback(self._feedback)

@@ -114,7 +114,9 @@ class IncludeWorkflow(Working):
 
     type: Literal["include_workflow"]
     workflow: Name = Field(description="The `name` of one that is imported, else a workflow by its name.")
-    inputs: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Its inputs.")
+    inputs: Annotated[dict[str, JsonValue], Role.VALUE] = Field(
+        default={}, description="Its inputs; they also set its `raw` fields of the same names."
+    )
 
 
 class Break(StepBase):

@@ -222,6 +222,11 @@ class Workflow(Strictly):
         """Its inputs with their names, in the order of the file."""
         return parameters(self.inputs)
 
+    @property
+    def raw_fields(self) -> frozenset[str]:
+        """The fields of `raw` that it declares. Who includes it may give their values, as those of inputs."""
+        return frozenset({*self.state_schema.raw, *self.default_state.raw})
+
 
 def parameters(inputs: dict[str, Input]) -> tuple[Parameter, ...]:
     """Inputs as parameters, which know their names."""

@@ -144,13 +144,13 @@ class Expressions:
         return f"unknown name {name!r}: no field has it, and no step writes it"
 
     def _inputs(self, site: Site, at: int, found: list[Token], names: Names) -> None:
-        """`inputs.x` for an x that nobody declares."""
+        """`inputs.x` for an x that nobody declares. A field of `raw` may be given by a workflow that includes this."""
         declared = set(names.inputs)
         if site.task is not None and site.task in names.tasks:
             declared.update(names.tasks[site.task].inputs)
         for index in _mentions(found, "inputs"):
             name = _member(found, index)
-            if name is None or name in declared or names.is_lost(name):
+            if name is None or name in declared or name in names.declared["raw"] or names.is_lost(name):
                 continue
             place = at + found[index].at
             if not declared:

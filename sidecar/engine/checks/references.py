@@ -14,7 +14,7 @@ from sidecar.model.steps import AgentStep, ApplyHints
 from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sidecar.catalog.imports import Definition
     from sidecar.engine.checks.walk import Location
@@ -70,7 +70,8 @@ class References:
         circle = self._circle(definition, found, (definition.loaded_from,))
         if circle is not None:
             notes.error((*where, "workflow"), f"workflows include each other: {' → '.join([definition.name, *circle])}")
-        _arguments(found.workflow.parameters, step.inputs, (*where, "inputs"), f"workflow {step.workflow!r}", notes)
+        place, subject, fields = (*where, "inputs"), f"workflow {step.workflow!r}", found.workflow.raw_fields
+        _arguments(found.workflow.parameters, step.inputs, place, subject, notes, fields=fields)
         if found.workflow.error_handling.on_error == "retry_workflow":
             message = (
                 f"`retry_workflow` of {step.workflow!r} holds for a run of its own only: use `on_error: retry` here"
@@ -132,13 +133,21 @@ def _told(error: SidecarError) -> str:
 
 
 def _arguments(
-    declared: Sequence[Parameter], given: Mapping[str, object], where: Location, subject: str, notes: Notes
+    declared: Sequence[Parameter],
+    given: Mapping[str, object],
+    where: Location,
+    subject: str,
+    notes: Notes,
+    *,
+    fields: Collection[str] = (),
 ) -> None:
-    """What is given to something that declares its parameters; templates are known to the run only."""
+    """What is given to something that declares its parameters; templates are known to the run only. `fields` can be
+    given, too."""
     parameters = {parameter.name: parameter for parameter in declared}
     for name, value in given.items():
         if name not in parameters:
-            notes.error((*where, name), f"{subject}: {unknown(name, parameters, 'input')}")
+            if name not in fields:
+                notes.error((*where, name), f"{subject}: {unknown(name, [*parameters, *fields], 'input')}")
         elif not has_template(value):
             problem = misfit(value, parameters[name])
             if problem is not None:

@@ -18,7 +18,7 @@ from sidecar.errors import SidecarError
 from sidecar.model.parameters import bind, misfit, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from sidecar.catalog.imports import Definition
     from sidecar.config import Settings
@@ -52,11 +52,17 @@ class _Explaining:
     included: int = 0
 
     def plan(
-        self, definition: Definition, known: dict[str, Any], unknown_: dict[str, Any], chain: tuple[str, ...]
+        self,
+        definition: Definition,
+        known: dict[str, Any],
+        unknown_: dict[str, Any],
+        chain: tuple[str, ...],
+        fields: Collection[str] = (),
     ) -> tuple[Plan, Way]:
-        """The plan of one workflow; `unknown_` are the inputs that only the run knows, with the texts for them."""
+        """The plan of one workflow; `unknown_` are the inputs that only the run knows, with the texts for them, and
+        `fields` those that also set a field."""
         chain = (*chain, definition.loaded_from)
-        start, state = begin(definition.workflow, known, frozenset(unknown_), self.script)
+        start, state = begin(definition.workflow, known, frozenset(unknown_), self.script, fields)
         try:
 
             def include(step: IncludeWorkflow, account: Account) -> tuple[Plan, Way] | None:
@@ -89,7 +95,8 @@ class _Explaining:
             if definition.loaded_from in chain or self.included > _MOST_INCLUDED or len(chain) > _DEEPEST:
                 return None
             known, open_ = _inputs(definition.workflow, step, account)
-            plan, way = self.plan(definition, known, open_, chain)
+            fields = definition.workflow.raw_fields.intersection(step.inputs)
+            plan, way = self.plan(definition, known, open_, chain, fields)
         except SidecarError as error:
             account.problems.append(str(error).partition("; looked in ")[0])
             return None
@@ -100,8 +107,12 @@ class _Explaining:
 def _inputs(workflow: Workflow, step: IncludeWorkflow, account: Account) -> tuple[dict[str, Any], dict[str, Any]]:
     """The inputs that an included workflow gets: those that are known, and the texts of those that are not."""
     declared = {one.name: one for one in workflow.parameters}
+    takes = {*declared, *workflow.raw_fields}
     known, open_ = {name: one.default for name, one in declared.items()}, dict[str, Any]()
-    account.problems += [unknown(name, declared, "input") for name in step.inputs if name not in declared]
+    account.problems += [unknown(name, takes, "input") for name in step.inputs if name not in takes]
+    for name in workflow.raw_fields.intersection(step.inputs) - declared.keys():
+        seen = account.known.value(step.inputs[name])
+        (known if seen.known else open_)[name] = seen.value
     for name, one in declared.items():
         if name not in step.inputs:
             if one.is_required and one.default is None:

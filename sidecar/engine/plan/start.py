@@ -12,7 +12,7 @@ from sidecar.state.graph import Graph
 from sidecar.state.reactive import Computed, Reactive, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from sidecar.model import workflow as model
     from sidecar.state.script import Script
@@ -22,9 +22,14 @@ _KEPT = frozenset({"steps_completed", "steps_failed", "retry_counts", "last_erro
 
 
 def begin(
-    workflow: model.Workflow, inputs: Mapping[str, Any], unknown_inputs: frozenset[str], script: Script
+    workflow: model.Workflow,
+    inputs: Mapping[str, Any],
+    unknown_inputs: frozenset[str],
+    script: Script,
+    given_fields: Collection[str] = (),
 ) -> tuple[Known, Reactive]:
-    """The knowledge before the first step, and the state that it rests on, to be closed by the caller.
+    """The knowledge before the first step, and the state that it rests on, to be closed by the caller. `given_fields`
+    are the inputs that also set the field of `raw` of that name.
 
     ExpressionError where a default or a computed field fails: such a run does not begin.
     """
@@ -32,6 +37,7 @@ def begin(
     schema, fields = workflow.state_schema, _fields(workflow)
     graph = Graph({name: field.sources for name, field in schema.computed.items()})
     defaults = _defaults(workflow, inputs, unknown_inputs, texts, script)
+    defaults |= {f"raw.{name}": (inputs.get(name), name not in unknown_inputs) for name in given_fields}
     unknown = {*_kept(workflow), *(key for key, (_, known) in defaults.items() if not known)}
     plain = {name for section in fields for name in fields[section] if f"{section}.{name}" not in unknown}
     hidden = {key.partition(".")[2] for key in unknown}
@@ -40,12 +46,7 @@ def begin(
     state = Reactive(script, computed, declared=(*schema.raw, *schema.state))
     state.world.set(INPUTS, dict(inputs))  # before anything is computed: transforms may read them
     try:
-        writes = [
-            Write((section, name), defaults[f"{section}.{name}"][0])
-            for section, given in _sections(workflow)
-            for name in given
-            if f"{section}.{name}" not in unknown
-        ]
+        writes = [Write(tuple(key.split(".", 1)), value) for key, (value, _) in defaults.items() if key not in unknown]
         state.update(writes)
     except BaseException:
         state.close()

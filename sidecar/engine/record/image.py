@@ -74,10 +74,12 @@ class Image:
 
     # --- what happens to it, told the same way by the loop and when it is told again
 
-    def include(self, thread: Thread, definition: Definition, inputs: Mapping[str, Any]) -> Included:
-        """A workflow is entered: its state begins."""
+    def include(
+        self, thread: Thread, definition: Definition, inputs: Mapping[str, Any], fields: Iterable[str] = ()
+    ) -> Included:
+        """A workflow is entered: its state begins, with the inputs that are `fields` of it, too."""
         path = included_path(thread)
-        self.spaces.begin(path, definition, inputs)
+        self.spaces.begin(path, definition, inputs, {name: inputs[name] for name in fields})
         self.definitions[path] = definition
         return Included(parts.of_workflow(definition.workflow))
 

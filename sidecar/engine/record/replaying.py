@@ -100,10 +100,10 @@ def _outcome(image: Image, thread: Thread, told: list[Any]) -> Outcome:
     if word == "failed_around":
         return FailedAround(rest[1], rest[0])
     assert word == "included"
-    record, inputs, name = rest
+    record, inputs, name, *fields = rest  # no fields: of a run that began before these could be given
     space = image.spaces[thread.here]
     definition = imports.restore(record) if record else space.definition.components[name]
-    return image.include(thread, definition, inputs)
+    return image.include(thread, definition, inputs, *fields)
 
 
 def pass_boundaries(thread: Thread) -> None:

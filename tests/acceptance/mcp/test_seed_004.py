@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,6 +65,77 @@ state_schema:
         }
 """
 
+COMPOSITION = """\
+# shared/check-standards.yaml
+workflow:
+  name: "shared:check-standards"
+
+  state_schema:
+    raw:
+      files: array
+      typescript_results: object
+      lint_results: object
+
+    computed:
+      files_with_errors:
+        from: ["raw.typescript_results", "raw.lint_results"]
+        transform: |
+          Object.keys(input[0])
+            .filter(f => input[0][f].errors > 0 || input[1][f].errors > 0)
+
+      total_issues:
+        from: ["raw.typescript_results", "raw.lint_results"]
+        transform: |
+          Object.values(input[0]).reduce((sum, r) => sum + r.errors, 0) +
+          Object.values(input[1]).reduce((sum, r) => sum + r.errors, 0)
+
+  steps:
+    - id: "check_typescript"
+      type: "foreach"
+      items: "{{ inputs.files }}"
+      steps:
+        - type: "mcp_call"
+          mcp:
+            method: "check_typescript"
+            params:
+              files: ["{{ item }}"]
+          state_update:
+            path: "raw.typescript_results.{{ item }}"
+            value: "{{ result }}"
+
+    - id: "check_lint"
+      type: "foreach"
+      items: "{{ inputs.files }}"
+      steps:
+        - type: "mcp_call"
+          mcp:
+            method: "lint_project"
+            params:
+              target_files: "{{ item }}"
+          state_update:
+            path: "raw.lint_results.{{ item }}"
+            value: "{{ result }}"
+
+# main-workflow.yaml
+imports:
+  - "shared/check-standards.yaml"
+
+steps:
+  - id: "run_checks"
+    type: "include_workflow"
+    workflow: "shared:check-standards"
+    inputs:
+      files: "{{ valid_files }}"
+    # Computed state from included workflow is available
+"""
+# What the example leaves to its reader: where the files come from, and what is made of the result.
+AROUND_COMPOSITION = """
+  - type: user_message
+    message: "{{ run_checks.total_issues }} in {{ run_checks.files_with_errors.join() }} of {{ run_checks.files }}"
+default_state:
+  raw:
+    valid_files: [src/a.ts, src/b.ts]
+"""
 # `twice` is computed at the start and after each write of `count`, `big` only where `twice` has another value.
 COUNTING: dict[str, Any] = {
     "state": {
@@ -257,3 +330,30 @@ async def test_a_transformation_that_was_undone_is_told_and_not_counted(house: H
     assert [(one["input"], one["output"], one["applied"]) for one in traces] == [("{", None, False), ("[1]", [1], True)]
     assert "SyntaxError" in traces[0]["error"]
     assert total == 1
+
+
+# --- composition
+
+
+@pytest.mark.anyio
+async def test_an_included_workflow_has_the_values_that_it_is_given_as_inputs_and_as_raw_fields(
+    house: House, era: str
+) -> None:
+    shared, main = COMPOSITION.split("# main-workflow.yaml\n")
+    (house.own / "workflows" / "shared").mkdir(exist_ok=True)
+    (house.own / "workflows" / "shared" / "check-standards.yaml").write_text(shared)
+    (house.own / "workflows" / "main-workflow.yaml").write_text(main + AROUND_COMPOSITION)
+    server = {"command": sys.executable, "args": [str(Path(__file__).parent / "programs" / "standards.py")]}
+    (house.root / ".mcp.json").write_text(json.dumps({"mcpServers": {"standards": server}}))
+    for file in ("main-workflow.yaml", "shared/check-standards.yaml"):
+        checked = json.loads(house.project.run("validate", str(house.own / "workflows" / file), "--json"))
+        assert checked["findings"] == []
+    async with house.client(era) as client:
+        planned = await _called(client, "flow", flow_name="main-workflow", dry_run=True)
+        assert "unknown" not in json.dumps(planned)
+        run = await _called(client, "flow", flow_name="main-workflow")
+        assert run["status"] == "completed"
+        assert run["messages"] == ['5 in src/b.ts of ["src/a.ts", "src/b.ts"]']
+        traces, _ = await _trail(client, run["run_id"], field="total_issues")
+    assert {one["included_by"][0] for one in traces} == {"run_checks"}
+    assert traces[-1]["output"] == 5

@@ -572,6 +572,19 @@ def test_an_included_workflow_is_planned_with_the_inputs_that_are_known(plan: Ex
     assert found.to_json()["steps"][0]["plan"]["steps"][0]["message"] == "4 8 e 4"
 
 
+def test_what_an_included_workflow_is_given_sets_its_fields_where_it_is_known(plan: Explain, tmp_path: Path) -> None:
+    state = "default_state: {raw: {files: [], when: never}}"
+    computed = "state_schema: {computed: {n: {from: raw.files, transform: input.length}}}"
+    says = "steps: [{id: say, type: user_message, message: '{{ files }} {{ n }} {{ inputs.files }}, {{ when }}'}]"
+    (tmp_path / "inner.yaml").write_text(f"name: inner\n{state}\n{computed}\n{says}\n")
+    inputs = {"files": ["a", "b"], "when": "{{ at }}"}
+    include = {"id": "inc", "type": "include_workflow", "workflow": "inner", "inputs": inputs}
+    found = plan([include], imports=["inner.yaml"])
+    inner = step(found, "inc").plan
+    assert inner is not None
+    assert step(inner, "say").does == 'say: ["a", "b"] 2 ["a", "b"], {{ when }}'
+
+
 @pytest.mark.parametrize(
     ("workflow", "inputs", "problem"),
     [
