@@ -60,6 +60,7 @@ class Agent:
         self._number = 0
         self.root = Identity(0, 0.0)
         self.command = self._secrets.masked_text(" ".join(launch.argv))
+        self.program = os.path.basename(launch.argv[0])
         self._marker = marker.token(self.agent_id, around.owner)
         self._lineage = Lineage(self._marker, marker.new_tag(), strangers=around.strangers)
         self._lineage.outside = around.sessions
@@ -238,14 +239,14 @@ class Agent:
         exit_ = self._exit
         if asked is None and exit_ is not None and self.tree.is_surely_empty(orphans=exit_["orphans"]):
             ledger = kill.Ledger(self.tree)
-            ledger.add(self.root, self.command)
+            ledger.add(self.root, self.program)
             ledger.note([])
         else:
             if asked is None:
                 self._kill_at = time.monotonic() + self.launch.kill_after_s
             ledger = await kill.climb(self, polite=exit_ is None)
             survivors = len(ledger.living)
-        processes = ledger.processes(self.launch.run_id, self._secrets.masked_text)
+        processes = ledger.processes(self.launch.run_id)
         deadline = time.monotonic() + _STATUS_S
         while self._exit is None and not self._lost and not survivors and time.monotonic() < deadline:
             await self.news(deadline - time.monotonic())

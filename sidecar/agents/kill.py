@@ -24,7 +24,6 @@ _INTERRUPT_S = 1.0
 _STDIN_S = 0.05
 _SHORTEST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.064  # the shortest, doubled: all pauses end on one beat
-_COMMAND_LENGTH = 200
 _START_TIME_ERROR_S = 0.02  # start times are counted in hundredths of a second, and rounded down
 
 
@@ -33,7 +32,7 @@ class Subject(Protocol):
 
     tree: Tree
     root: Identity
-    command: str
+    program: str
 
     async def interrupt(self) -> bool:
         """The agent's own way; whether there is one."""
@@ -50,7 +49,7 @@ class Subject(Protocol):
 
 @dataclass(slots=True)
 class _Seen:
-    command: str
+    program: str
     started_at: str
     rung: Rung
     dead_after_s: float | None = None
@@ -82,12 +81,12 @@ class Ledger:
             if seen.dead_after_s is None and identity not in present:
                 seen.dead_after_s = now
 
-    def add(self, identity: Identity, command: str | None = None) -> None:
+    def add(self, identity: Identity, program: str | None = None) -> None:
         """Somebody belongs to the tree."""
         born = datetime.fromtimestamp(self._tree.epoch_s(identity), UTC)
-        text = self._tree.command(identity.pid) if command is None else command
+        name = self._tree.program(identity.pid) if program is None else program
         started_at = born.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._seen[identity] = _Seen(text[:_COMMAND_LENGTH], started_at, self.reached)
+        self._seen[identity] = _Seen(name, started_at, self.reached)
 
     def sent(self, identity: Identity, rung: Rung) -> None:
         """A rung was tried on somebody."""
@@ -103,10 +102,10 @@ class Ledger:
         for row in self.living:
             self._seen[row.identity].rung = rung
 
-    def processes(self, run_id: str | None, shown: Callable[[str], str] = str) -> tuple[EndedProcess, ...]:
+    def processes(self, run_id: str | None) -> tuple[EndedProcess, ...]:
         """The rows of the receipt: all who are gone."""
         return tuple(
-            EndedProcess(run_id, identity.pid, seen.started_at, shown(seen.command), seen.rung, round(1000 * dead_s, 1))
+            EndedProcess(run_id, identity.pid, seen.started_at, seen.program, seen.rung, round(1000 * dead_s, 1))
             for identity, seen in self._seen.items()
             if (dead_s := seen.dead_after_s) is not None
         )
@@ -117,7 +116,7 @@ async def climb(subject: Subject, *, polite: bool) -> Ledger:
     ledger = Ledger(subject.tree)
     with anyio.CancelScope(shield=True):
         if subject.root.pid:
-            ledger.add(subject.root, subject.command)
+            ledger.add(subject.root, subject.program)
         # A look at a crowded table takes its time, and that is not to come out of the agent's grace: as long as the
         # agent itself lives, it is asked first, and the rest of the tree is looked for then.
         ledger.note(subject.tree.still([subject.root]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from sidecar.agents import marker
-from sidecar.agents.proc_table import Identity, Row, Table
+from sidecar.agents.proc_table import Identity, Row, Table, name_of
 
 if TYPE_CHECKING:
     import signal
@@ -60,11 +60,10 @@ class PortableTable:
             return False
         return True
 
-    def command(self, pid: int) -> str:
-        """Its command line, for people to read."""
+    def program(self, pid: int) -> str:
+        """The name of its program, never an argument; empty where that cannot be read."""
         try:
-            process = psutil.Process(pid)
-            return " ".join(process.cmdline()) or process.name()
+            return name_of(psutil.Process(pid).name())
         except (psutil.Error, OSError):
             return ""
 

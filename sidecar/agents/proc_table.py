@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _STAT_BYTES = 1024
 _ENVIRON_BYTES = 1 << 20
-_COMMAND_BYTES = 4096
+_NAME_BYTES = 64
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -102,8 +102,8 @@ class ProcessTable(Protocol):
     def send(self, identity: Identity, number: signal.Signals) -> bool:
         """Signal that very process, or nobody. False: it is gone, or may not be signalled."""
 
-    def command(self, pid: int) -> str:
-        """Its command line, for people to read."""
+    def program(self, pid: int) -> str:
+        """The name of its program, never an argument; empty where that cannot be read."""
 
     def environ(self, pid: int) -> bytes:
         """Its environment as the kernel shows it; empty where that cannot be read."""
@@ -174,10 +174,9 @@ class ProcTable:
             os.close(descriptor)
         return True
 
-    def command(self, pid: int) -> str:
-        """Its command line, for people to read."""
-        line = _read(f"/proc/{pid}/cmdline", _COMMAND_BYTES) or _read(f"/proc/{pid}/comm", 64)
-        return line.strip(b"\0\n").replace(b"\0", b" ").decode("utf-8", "replace")
+    def program(self, pid: int) -> str:
+        """The name of its program, never an argument; empty where that cannot be read."""
+        return name_of(_read(f"/proc/{pid}/comm", _NAME_BYTES).decode("utf-8", "replace"))
 
     def environ(self, pid: int) -> bytes:
         """Its environment as the kernel shows it; empty where that cannot be read."""
@@ -187,6 +186,11 @@ class ProcTable:
         """Ticks since boot on the clock that people use."""
         booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted_s + started / _TICKS_PER_S
+
+
+def name_of(title: str) -> str:
+    """A program's name out of what it calls itself: some make that of their arguments (`npm exec …`)."""
+    return title.split(maxsplit=1)[0] if title.strip() else ""
 
 
 def _tag_of(pid: int) -> int:

@@ -29,7 +29,7 @@ class Remains:
     def __init__(self, shared: SharedLook, lineage: Lineage, group: str | None, grace_s: float) -> None:
         self.tree = Tree(shared, lineage, group)
         self.root = Identity(0, 0.0)  # nobody knows whether it is still there: the ladder's look tells
-        self.command = ""
+        self.program = ""
         self._kill_at = time.monotonic() + grace_s
 
     async def interrupt(self) -> bool:

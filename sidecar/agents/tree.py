@@ -124,9 +124,9 @@ class Tree:
             members = self._lineage.members(self._shared.table.look())
         return len(self._lineage.members(self._shared.table.look()))
 
-    def command(self, pid: int) -> str:
-        """A process's command line."""
-        return self._shared.table.command(pid)
+    def program(self, pid: int) -> str:
+        """The name of a process's program."""
+        return self._shared.table.program(pid)
 
     def epoch_s(self, identity: Identity) -> float:
         """When a process was born, on the clock that people use."""

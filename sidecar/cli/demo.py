@@ -162,10 +162,8 @@ async def _aborted(stage: Stage) -> None:
     stage.show("text", f"{_SIGNAL}.receipt.json says what became of each process:")
     receipt = _receipt(stage.root)
     for process in receipt["processes"]:
-        words = process["command"].split()
         took = f"after {process['ms_to_death'] / 1000:.1f} s"
-        shown = f"{os.path.basename(words[0])} {words[-1]}"
-        stage.show("output", f"pid {process['pid']}  {shown}  last rung: {process['rung']}, {took}")
+        stage.show("output", f"pid {process['pid']}  {process['program']}  last rung: {process['rung']}, {took}")
     stage.show("output", f"survivors: {receipt['survivors']}")
     left = [process["pid"] for process in receipt["processes"] if _lives(process["pid"])]
     if receipt["survivors"] or left or len(receipt["processes"]) < 2:

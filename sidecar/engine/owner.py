@@ -89,7 +89,7 @@ class Owner:
             cgroup.sweep(base)
         processes, survivors = await reap(noted, self.root, self.supervisor.containment)
         for process in processes:
-            self.report(f"ended process {process.pid}, left by a run whose owner died: {process.command}")
+            self.report(f"ended process {process.pid}, left by a run whose owner died: {process.program}")
         if survivors:
             self.report(f"{survivors} processes of runs whose owner died cannot be ended")
             return

@@ -35,7 +35,7 @@ class EndedProcess:
     run_id: str | None
     pid: int
     started_at: str
-    command: str
+    program: str  # its name, never its arguments: they may hold a prompt
     rung: Rung
     ms_to_death: float
 

@@ -30,7 +30,7 @@ class EndedProcess(TypedDict):
     run_id: str
     pid: int
     started_at: str
-    command: str
+    program: str  # its name: arguments may hold a prompt, and a receipt can be read by others
     rung: Rung
     ms_to_death: float
 

@@ -281,6 +281,24 @@ def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: Project) -
     assert project.tagged() == []
 
 
+def test_a_receipt_names_the_programs_and_never_what_was_said_to_them(project: Project) -> None:
+    script = 'sh -c "touch born; sleep 100; :" sh "$1" & wait'
+    command = ["sh", "-c", script, "sh"]
+    project.define("told", adapter="command", command=command, prompt_via="argument", prompt="{{ prompt }}")
+    told = [SIDECAR, "agent", "run", "told", "the plan nobody else may read", "-q"]
+    agent = subprocess.Popen(told, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True)
+    project.wait_for("born")
+    written = project.run("abort", "enough", "--wait", "--json")
+    assert finished(agent)[0] == 2
+    text = (project.state / ".abort.receipt.json").read_text()
+    processes = json.loads(text)["processes"]
+    assert len(processes) >= 2
+    assert {process["program"] for process in processes} <= {"sh", "sleep"}
+    for shown in (text, written.stdout):
+        assert "nobody else" not in shown
+        assert "born" not in shown
+
+
 @pytest.mark.parametrize("where", ["project", "workspace", "run"])
 def test_an_abort_file_works_in_each_place(project: Project, where: str) -> None:
     agent = project.start("touch born; sleep 100", "--workspace", "ws")

@@ -581,7 +581,7 @@ class Owner:
             "run_id": self.run_id,
             "pid": 4711,
             "started_at": "2026-11-15T10:00:00Z",
-            "command": "agent",
+            "program": "agent",
             "rung": "term",
             "ms_to_death": 12.0,
         }

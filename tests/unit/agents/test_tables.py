@@ -50,7 +50,7 @@ def test_a_look_finds_a_child_with_parent_session_and_marks(
     row = table.look().rows[child.pid]
     assert (row.parent, row.session, row.zombie) == (os.getpid(), child.pid, False)
     assert row.tokens == ("one", "two")
-    assert table.command(child.pid) == "cat -"
+    assert table.program(child.pid) == "cat"
     assert abs(table.epoch_s(row.started) - time.time()) < 60
 
 
@@ -113,10 +113,24 @@ def test_a_name_with_spaces_and_brackets_does_not_shift_the_fields() -> None:
     assert (row.parent, row.zombie) == (os.getpid(), False)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+@pytest.mark.parametrize("source", [ProcTable, PortableTable])
+def test_a_title_that_a_program_made_of_its_arguments_is_not_its_name(source: type[ProcessTable]) -> None:
+    """npm calls itself `npm exec what-it-was-told`."""
+    code = "open('/proc/self/comm', 'w').write('npm exec hidden'); print(flush=True); import time; time.sleep(1000)"
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        name = source().program(process.pid)
+        process.kill()
+    assert name == "npm"
+
+
 def test_what_does_not_exist_is_nobody(table: ProcessTable) -> None:
     nobody = 2**22 + 1
     assert table.row(nobody) is None
-    assert table.command(nobody) == ""
+    assert table.program(nobody) == ""
     assert table.environ(nobody) == b""
     assert not table.send(Identity(nobody, 1.0), signal.SIGTERM)
 

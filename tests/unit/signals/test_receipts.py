@@ -42,7 +42,7 @@ def ended(run_id: str, pid: int) -> EndedProcess:
         "run_id": run_id,
         "pid": pid,
         "started_at": "2026-11-15T10:00:00Z",
-        "command": "sleep 100",
+        "program": "sleep",
         "rung": "term",
         "ms_to_death": 3.5,
     }
