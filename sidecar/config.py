@@ -111,7 +111,7 @@ class Settings(BaseModel):
         {}, description="MCP servers for `mcp_call`, as `.mcp.json` has them under `mcpServers`; these come first."
     )
     keep_runs: int = Field(200, ge=1, description="How many completed runs the journal keeps.")
-    keep_days: float = Field(30, gt=0, description="How many days it keeps any run that is over.")
+    keep_days: float = Field(30, gt=0, description="How many days it keeps any run that has ended.")
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_from_json)] = Field(
         (), description="Whom to tell of runs that wait, end, or reach a milestone: desktop, ntfy, webhook, command."
     )

@@ -50,7 +50,7 @@ OPTIONS = {
     "schema": "--help",
     "serve": "",
     "service": "--user --system --print --follow --lines --help",
-    "status": "--all --json --watch --help",
+    "status": "--all --limit --json --watch --help",
     "stop": "--all --run --workspace --reason --wait --timeout --cancel --json",
     "support-bundle": "--output --help",
     "validate": "--json --help",

@@ -26,7 +26,7 @@ from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.notify.observing import observing
 from sidecar.notify.telling import telling
-from sidecar.service import as_json, last_turn, looking
+from sidecar.service import as_json, keeping, last_turn, looking
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -165,6 +165,8 @@ class _Foreground:
             if self._manner.json or self._manner.gives_answer:
                 found = described(owner, self._run_id)
                 found |= last_turn.of_run(owner.database, self._run_id, found["state"]) if self._manner.agent else {}
+            if not self._received:  # else somebody wants us to be gone
+                await keeping.remove_surplus(owner, spare=self._run_id, at_most=keeping.AT_MOST)
         return ending, found
 
     async def _obey(self, *, task_status: TaskStatus[None]) -> None:

@@ -15,6 +15,7 @@ from sidecar.errors import SidecarError
 from sidecar.mcp_server.server import serving
 from sidecar.mcp_server.tool import Site
 from sidecar.mcp_server.transport_stdio import standard_streams
+from sidecar.service import keeping
 from sidecar.service.detached_executor import DetachedExecutor
 from sidecar.service.project import here
 from sidecar.service.use_cases import UseCases
@@ -59,5 +60,6 @@ async def _serve(root: str, environment: dict[str, str]) -> int:
             cases = UseCases(project, owner, DetachedExecutor(project, owner.journal))
             async with serving(Site(cases, root, environment.get("SIDECAR_RUN_ID"))) as server:
                 await server.serve(source, sink)
+            await keeping.remove_surplus(owner, at_most=keeping.AT_MOST)
         tasks.cancel_scope.cancel()
     return _SIGNALLED + received[0] if received else os.EX_OK

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 OK = 0
 _EVERY_S = 1.0
-_MOST_ROWS = 20
+_MOST_ROWS = 20  # on a screen
+_MOST_RUNS = 200  # for programs
+_EVERY_RUN = 1_000_000_000  # more than there are, and SQLite takes no number that is much greater
 _CLEAR = "\033[H\033[J"
 _HEADINGS = ("RUN", "STATUS", "WORKFLOW", "STEP", "ITERATION", "AGE", "REASON")
 
@@ -26,7 +28,7 @@ def main(arguments: list[str], project: str | None) -> int:
     """Look once, or again every second."""
     options = _parser().parse_args(arguments)
     root = layout.find_root(project, os.environ)
-    look = _one(root, options.run) if options.run else _all(root, everything=options.all or options.json)
+    look = _one(root, options.run) if options.run else _all(root, _limit(options))
     try:
         while True:
             found, goes_on = look()
@@ -47,8 +49,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", metavar="RUN", nargs="?", help="its id, or the beginning of it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--watch", action="store_true", help="look again every second: at one run until it ends")
-    parser.add_argument("--all", action="store_true", help=f"more than the newest {_MOST_ROWS}")
+    how_many = parser.add_mutually_exclusive_group()
+    how_many.add_argument("--all", action="store_true", help="every run")
+    default = f"the newest N runs ({_MOST_ROWS}; with --json {_MOST_RUNS})"
+    how_many.add_argument("--limit", metavar="N", type=_count, help=default)
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"has to be a whole number of at least 1, not {text!r}")
+    return min(int(text), _EVERY_RUN)
+
+
+def _limit(options: argparse.Namespace) -> int | None:
+    """How many runs to show; None: all of them."""
+    if options.all:
+        return None
+    return options.limit or (_MOST_RUNS if options.json else _MOST_ROWS)
 
 
 def _show(found: dict[str, Any], options: argparse.Namespace) -> None:
@@ -64,15 +82,15 @@ def _show(found: dict[str, Any], options: argparse.Namespace) -> None:
     print(clear + "\n".join(_fitted(lines)), flush=True)
 
 
-def _all(root: str, *, everything: bool) -> Callable[[], tuple[dict[str, Any], bool]]:
+def _all(root: str, limit: int | None) -> Callable[[], tuple[dict[str, Any], bool]]:
     from sidecar.cli.run_named import journal_of  # noqa: PLC0415 - SQLite
     from sidecar.service import looking  # noqa: PLC0415
 
     def look() -> tuple[dict[str, Any], bool]:
         with journal_of(root) as database:
-            limit = None if everything else _MOST_ROWS + 1
-            runs = looking.statuses(database, root, limit=limit) if database is not None else []
-        shown = runs if everything else runs[:_MOST_ROWS]
+            wanted = None if limit is None else limit + 1  # one more tells whether there are more
+            runs = looking.statuses(database, root, limit=wanted) if database is not None else []
+        shown = runs[:limit]
         return {"runs": [_true(run) for run in shown], "more": len(runs) > len(shown)}, True
 
     return look
@@ -114,7 +132,7 @@ def _table(runs: list[dict[str, Any]], more: bool, now: float) -> list[str]:
         "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:-1], widths, strict=True)), row[-1]])
         for row in rows
     ]
-    return [*lines, "and older ones: --all"] if more else lines
+    return [*lines, "and older ones: --all, or --limit N"] if more else lines
 
 
 def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 
 from sidecar import config, layout
 from sidecar.engine.owner import Owner
@@ -20,11 +18,10 @@ from sidecar.service import crashes
 from sidecar.service.executor import LocalExecutor, Runs
 from sidecar.service.handing_over import take_over
 from sidecar.service.idle_watch import IdleWatch
+from sidecar.service.keeping import remove_surplus
 from sidecar.service.notify_systemd import Pulse
 from sidecar.service.use_cases import UseCases
 from sidecar.signals import liveness
-from sidecar.store.compaction import Keep, compact
-from sidecar.store.waiting import free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     Serve = Callable[[UseCases, Runs], AbstractAsyncContextManager[object]]
 
 logger = logging.getLogger(__name__)
-_DAY_S = 86_400.0
 _COMPACT_EVERY_S = 3600.0
 # What is made once, for all runs: the rest is looked up whenever it is needed.
 _AT_START = ("watcher", "containment", "projects", "http_token", "otlp_endpoint", "otlp_headers")
@@ -157,16 +153,7 @@ class Daemon:
 
     async def _compact(self, owner: Owner) -> None:
         while True:
-            keep = Keep(owner.settings.keep_runs, owner.settings.keep_days * _DAY_S)
-            try:
-                await free(owner.database)
-                gone = compact(owner.database, keep, liveness.live_runs(owner.root))
-            except SidecarError as error:
-                logger.warning("cannot compact the journal: %s", error)
-                gone = []
-            for run_id in gone:
-                # Its logs are of no use to anybody: no command finds the run any more.
-                await anyio.to_thread.run_sync(shutil.rmtree, layout.run_directory(owner.root, run_id), True)
+            await remove_surplus(owner)
             await anyio.sleep(_COMPACT_EVERY_S)
 
 

@@ -1,4 +1,5 @@
-"""Old runs go, so that a year of them does not grow without bound; never one that somebody may soon want to resume."""
+"""Old runs go, so that a year of them does not grow without bound; never one that has not ended, and no young one that
+can be resumed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.errors import StoreError
 from sidecar.store import sql
-from sidecar.store.journal import Journal
+from sidecar.store.journal import OPEN, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,24 +21,30 @@ _PAGES = 1_000  # given back at a time, so that no other process waits long
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What stays: of the completed runs the newest ones up to an age; every other that is not older than that."""
+    """What stays of the runs that have ended: of the completed ones the newest, up to an age; of the others every one
+    that is not older than that."""
 
     newest: int = 200
     age_s: float = 30 * _DAY_S
 
 
-def compact(database: Database, keep: Keep, live: Collection[str] = ()) -> list[str]:
-    """Delete what need not stay; `live` are the runs that somebody executes now. Gives the ids of those that went.
+def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_most: int | None = None) -> list[str]:
+    """Delete what need not stay; `live` are the runs that somebody executes now. Gives the ids of those that went,
+    `at_most` so many.
 
     The age is counted from the last change. A clock that jumped back makes runs younger, which keeps them.
     """
     oldest = database.clock() - keep.age_s
     journal = Journal(database)
-    gone = []
-    for rank, (run_id, status, changed_at) in enumerate(journal.standings()):
-        surplus = status == "completed" and rank >= keep.newest
-        if run_id in live or not (surplus or changed_at < oldest):
+    completed = 0
+    gone: list[str] = []
+    for run_id, status, changed_at in journal.standings():
+        completed += status == "completed"
+        surplus = status == "completed" and completed > keep.newest
+        if status in OPEN or run_id in live or not (surplus or changed_at < oldest):
             continue
+        if len(gone) == at_most:
+            break
         # A transaction each: whoever wants to write meanwhile waits for one run, not for a year of them.
         with database.transaction(durable=False):
             if _stands(journal, run_id, status, changed_at):  # nobody has resumed it since we looked

@@ -77,6 +77,29 @@ def test_a_beginning_has_to_be_long_enough_and_of_one_run_only(flows: Flows) -> 
     assert flows.json("status", ids[1].lower(), "--json")["runs"][0]["run_id"] == ids[1]
 
 
+def test_programs_get_the_newest_200_too_unless_they_ask_for_more_or_fewer(flows: Flows) -> None:
+    ids = [f"01M7HN{number:020}" for number in range(210)]
+    with open_database(str(flows.root)) as database, database.transaction():
+        for run_id in ids:
+            Journal(database).create(run_id, workflow="counting", definition="{}", inputs={})
+    ids.reverse()
+
+    def shown(*arguments: str) -> list[str]:
+        return [run["run_id"] for run in flows.json("status", "--json", *arguments)["runs"]]
+
+    assert shown() == ids[:200]
+    assert shown("--all") == ids
+    assert shown("--limit", "3") == ids[:3]
+    assert shown("--limit", "205") == ids[:205]
+    assert shown("--limit", "9" * 30) == ids
+    code, out, _ = flows.run("status", "--limit", "3")
+    assert (code, [line.split()[0] for line in out.splitlines()[1:-1]]) == (0, ids[:3])
+    assert out.splitlines()[-1] == "and older ones: --all, or --limit N"
+    for wrong in ("0", "-1", "many"):
+        code, _, err = flows.run("status", "--limit", wrong)
+        assert (code, "has to be a whole number of at least 1" in err) == (2, True)
+
+
 def test_watching_one_run_ends_with_it(flows: Flows) -> None:
     process = flows.start("flow", "run", "counting", "-q")
     flows.wait_for("at-0")

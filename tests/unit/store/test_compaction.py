@@ -45,14 +45,30 @@ def test_completed_runs_beyond_the_newest_go(journal: Journal, database: Databas
     assert compact(database, KEEP) == []
 
 
-def test_whatever_is_older_than_the_limit_goes_unless_it_is_live(
+def test_what_ended_longer_ago_than_the_limit_goes_unless_it_is_live(
     journal: Journal, database: Database, clock: Any
 ) -> None:
-    for status in ("completed", "stopped", "running", "pending"):
+    for status in ("completed", "failed", "aborted", "stopped"):
         ended(journal, status, status)
     clock.now += 101
-    assert set(compact(database, KEEP, live={"running"})) == {"completed", "stopped", "pending"}
-    assert left(journal) == ["running"]
+    assert set(compact(database, KEEP, live={"failed"})) == {"completed", "aborted", "stopped"}
+    assert left(journal) == ["failed"]
+
+
+@pytest.mark.parametrize("status", ["pending", "running", "paused", "interrupted"])
+def test_a_run_that_has_not_ended_stays_however_old_it_is(
+    journal: Journal, database: Database, clock: Any, status: str
+) -> None:
+    ended(journal, "open", status)
+    clock.now += 1_000_000
+    assert compact(database, Keep(newest=0, age_s=100)) == []
+
+
+def test_so_many_go_at_a_time_as_may(journal: Journal, database: Database) -> None:
+    for number in range(5):
+        ended(journal, f"R{number}", "completed")
+    assert compact(database, KEEP, at_most=2) == ["R2", "R1"]
+    assert compact(database, KEEP, at_most=2) == ["R0"]
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "paused", "failed", "aborted", "stopped", "interrupted"])
