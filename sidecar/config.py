@@ -107,6 +107,10 @@ class Settings(BaseModel):
         True,
         description="Whether an answer whose last line begins with `ABORT ERROR` aborts the run. Deprecated.",
     )
+    agent_signals: Literal["run", "project"] = Field(
+        "run",
+        description="What the agents of a run may stop and abort over MCP: their own run, or whatever they name.",
+    )
     mcp_servers: dict[str, dict[str, Any]] = Field(
         {}, description="MCP servers for `mcp_call`, as `.mcp.json` has them under `mcpServers`; these come first."
     )

@@ -58,7 +58,7 @@ async def _serve(root: str, environment: dict[str, str]) -> int:
             Owner(root, project.settings, environment, logger.warning) as owner,
         ):
             cases = UseCases(project, owner, DetachedExecutor(project, owner.journal))
-            async with serving(Site(cases, root, environment.get("SIDECAR_RUN_ID"))) as server:
+            async with serving(Site(cases, root, environment.get("SIDECAR_RUN_ID") or None)) as server:
                 await server.serve(source, sink)
             await keeping.remove_surplus(owner, at_most=keeping.AT_MOST)
         tasks.cancel_scope.cancel()

@@ -60,9 +60,13 @@ class Service(Protocol):
         run_id: str | None = None,
         reason: str | None = None,
         cancel: bool = False,
+        *,
+        asker: str | None = None,
     ) -> Json: ...
 
-    async def abort(self, reason: str, run_id: str | None = None, workspace: str | None = None) -> Json: ...
+    async def abort(
+        self, reason: str, run_id: str | None = None, workspace: str | None = None, *, asker: str | None = None
+    ) -> Json: ...
 
     async def stage_gate(self, stage: str, output: str, kind: str, run_id: str | None) -> Json: ...
 

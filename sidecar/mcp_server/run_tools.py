@@ -25,7 +25,7 @@ from sidecar.mcp_server.schemas import (
 from sidecar.mcp_server.tool import Site, Tool
 
 FORMATS = ["json", "yaml", "table"]
-_RUN_ID = text("The run; without it, the run that asks, else see the description.", blank=False)
+_RUN_ID = text("The run (a workflow_id); without it, the run that asks, else see the description.", blank=False)
 _WORKSPACE = text("Name of a workspace.", blank=False)
 _SIGNALLED = gives({"success": BOOLEAN}, {"path": STRING, "signal_id": STRING, "message": STRING})
 
@@ -63,15 +63,17 @@ def _run(listed: str) -> Schema:
 
 
 async def _abort(site: Site, given: dict[str, Any]) -> Json:
-    workspace = given.get("workspace")
-    run_id = given.get("run_id") or (None if workspace else site.run_id)
-    return await site.service.abort(given["reason"], run_id, workspace)
+    return await site.service.abort(given["reason"], given.get("run_id"), given.get("workspace"), asker=site.run_id)
 
 
 async def _stop(site: Site, given: dict[str, Any]) -> Json:
-    workspace = given.get("workspace")
-    run_id = given.get("run_id") or (None if workspace else site.run_id)
-    return await site.service.stop(workspace, run_id, given.get("reason"), given.get("cancel", False))
+    return await site.service.stop(
+        given.get("workspace"),
+        given.get("run_id"),
+        given.get("reason"),
+        given.get("cancel", False),
+        asker=site.run_id,
+    )
 
 
 async def _stage_gate(site: Site, given: dict[str, Any]) -> Json:
@@ -83,8 +85,8 @@ async def _stage_gate(site: Site, given: dict[str, Any]) -> Json:
 SIGNALS = (
     Tool(
         "abort",
-        "End work now: every agent and command of the run that asks, else of the whole project. "
-        "Use it when going on would do harm or cannot succeed.",
+        "End work now: every agent and command of the run that asks, of a run, a workspace, else of the whole "
+        "project: give run_id for a run that you drive. Use it when going on would do harm or cannot succeed.",
         takes(
             {"reason": text("Why; people read it.", blank=False)},
             {"run_id": _RUN_ID, "workspace": _WORKSPACE},
@@ -96,7 +98,7 @@ SIGNALS = (
     Tool(
         "stop",
         "Let the current iteration finish, then end the run; it can be resumed. "
-        "Of the run that asks, a run, a workspace, else of the whole project.",
+        "Of the run that asks, a run, a workspace, else of the whole project: give run_id for a run that you drive.",
         takes(
             None,
             {

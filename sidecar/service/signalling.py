@@ -18,10 +18,19 @@ _LIES_THERE = (
 )
 
 
-def target(project: Project, workspace: str | None, run_id: str | None) -> Target:
-    """Whom a signal is for: one run, those of a workspace, or all of the project."""
+def target(project: Project, workspace: str | None, run_id: str | None, asker: str | None) -> Target:
+    """Whom a signal is for: one run, those of a workspace, or all of the project. `asker`: the run whose agent asks,
+    where one does. It is meant where nothing is named, and only the settings let its agents name anything else."""
     if workspace is not None and run_id is not None:
         raise InputError("`workspace` and `run_id` exclude each other")
+    if asker is not None:
+        if workspace is None and run_id is None:
+            run_id = asker
+        if run_id != asker and project.settings.agent_signals != "project":
+            raise InputError(
+                f"an agent of run {asker} can stop and abort only that run; workflow_complete with status cancelled "
+                "ends a run that you drive, and a person can allow more by the setting `agent_signals: project`"
+            )
     if run_id is not None:
         return targets.run(project.root, run_id)
     if workspace is not None:

@@ -178,7 +178,6 @@ class UseCases:
 
     async def stage_gate(self, stage: str, output: str, kind: str, run_id: str | None) -> Json:
         """A stage is submitted for approval: the run pauses."""
-        run_id = run_id or self.project.environment.get("SIDECAR_RUN_ID")
         if not run_id:
             raise InputError("`run_id` is missing, and SIDECAR_RUN_ID does not say which run this is")
         run = self._run(run_id)
@@ -199,17 +198,23 @@ class UseCases:
     # --- signals
 
     async def stop(
-        self, workspace: str | None = None, run_id: str | None = None, reason: str | None = None, cancel: bool = False
+        self,
+        workspace: str | None = None,
+        run_id: str | None = None,
+        reason: str | None = None,
+        cancel: bool = False,
+        *,
+        asker: str | None = None,
     ) -> Json:
-        """Write a .stop file, or take it back."""
-        target = signalling.target(self.project, workspace, run_id)
+        """Write a .stop file, or take it back. `asker`: the run whose agent asks, where one does."""
+        target = signalling.target(self.project, workspace, run_id, asker)
         return signalling.cancel(target) if cancel else signalling.write("stop", target, reason or "")
 
-    async def abort(self, reason: str, run_id: str | None = None, workspace: str | None = None) -> Json:
-        """Write an .abort file."""
-        if run_id is None and workspace is None:
-            run_id = self.project.environment.get("SIDECAR_RUN_ID") or None
-        return signalling.write("abort", signalling.target(self.project, workspace, run_id), reason)
+    async def abort(
+        self, reason: str, run_id: str | None = None, workspace: str | None = None, *, asker: str | None = None
+    ) -> Json:
+        """Write an .abort file. `asker` as above."""
+        return signalling.write("abort", signalling.target(self.project, workspace, run_id, asker), reason)
 
     # --- agent-driven runs
 

@@ -21,6 +21,7 @@ _TOOLS = (
     "workflow_status",
     "workflow_state_read",
     "workflow_state_update",
+    "abort",
 )
 _TEXT = """\
 ---

@@ -291,8 +291,10 @@ def test_claude_gets_a_workflow_command_that_names_only_tools_that_there_are(her
     assert "$ARGUMENTS" in body
     for form in ("`list`", "`NAME info`", "`NAME start`", "`resume ID`", "`status ID`"):
         assert form in body
-    named = set(re.findall(r"`((?:workflow|mcp)_\w+)`", body)) - {"workflow_id", "mcp_call"}
-    assert {"workflow_list", "workflow_get_next_step", "workflow_resume", "workflow_status"} <= named <= set(TOOLS)
+    named = set(re.findall(r"`((?:workflow|mcp)_\w+)`|[Cc]all\s+`(\w+)`", body))
+    named = {word for words in named for word in words} - {"", "workflow_id", "mcp_call"}
+    expected = {"workflow_list", "workflow_get_next_step", "workflow_resume", "workflow_status", "abort"}
+    assert expected <= named <= set(TOOLS)
     allowed = set(re.findall(r"mcp__sidecar__(\w+)", front))
     assert named <= allowed <= set(TOOLS)
     assert "{{" not in text

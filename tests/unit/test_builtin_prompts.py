@@ -71,6 +71,15 @@ def test_every_tool_that_it_names_is_one(tmp_path: Path, name: str) -> None:
     assert not re.search(r"workflow\.[a-z]", body)
 
 
+@every_prompt
+def test_an_abort_names_the_run(tmp_path: Path, name: str) -> None:
+    """An agent that drives a run is an agent of none: without a run, the call would mean the whole project."""
+    body = prompts.find(str(tmp_path), name).body
+    asked = [passage for passage in re.split(r"\n(?=- |\n)", body) if re.search(r"(?:call|tool) `abort`", passage)]
+    assert asked
+    assert all("`workflow_id`" in passage and "`run_id`" in passage for passage in asked)
+
+
 def test_a_sub_agent_is_told_to_ask_for_steps_and_to_complete_them(tmp_path: Path) -> None:
     prompt = prompts.find(str(tmp_path), "sub-agent")
     text = template.render(prompt.body, bind(prompt.parameters, {"workflow_id": "W1", "task_id": "t.0"}, "it"))

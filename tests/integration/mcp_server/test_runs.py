@@ -165,7 +165,8 @@ async def test_a_request_that_the_client_cancels_aborts_the_run_it_started(
         assert "result" in await raw.answer(8), "the connection goes on"
     (abort,) = served.service.called("abort")
     (run_id,) = served.service.runs
-    assert abort == {"reason": "cancelled by the client: changed my mind", "run_id": run_id, "workspace": None}
+    said = "cancelled by the client: changed my mind"
+    assert abort == {"reason": said, "run_id": run_id, "workspace": None, "asker": None}
     await eventually(lambda: served.service.runs[run_id].status == "aborted")
 
 

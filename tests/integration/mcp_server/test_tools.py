@@ -222,7 +222,13 @@ async def test_what_an_agent_of_a_run_asks_for_is_meant_for_that_run(root: Any, 
             assert isinstance(client, Client)
             await client.call_tool("abort", {"reason": "harm"})
             await client.call_tool("abort", {"reason": "harm", "workspace": "other"})
+            await client.call_tool("stop", {})
             await client.call_tool("stage_gate", {"stage": "design", "output": "x"})
         tasks.cancel_scope.cancel()
-    assert [call["run_id"] for call in served.service.called("abort")] == [RUN, None]
+    # Which of these it may have is for the use case to say, which has to know who asks.
+    assert [(call["asker"], call["workspace"]) for call in served.service.called("abort")] == [
+        (RUN, None),
+        (RUN, "other"),
+    ]
+    assert [call["asker"] for call in served.service.called("stop")] == [RUN]
     assert [call["run_id"] for call in served.service.called("stage_gate")] == [RUN]

@@ -142,12 +142,16 @@ class StandIn:
         run_id: str | None = None,
         reason: str | None = None,
         cancel: bool = False,
+        *,
+        asker: str | None = None,
     ) -> Json:
-        self._note("stop", workspace=workspace, run_id=run_id, reason=reason, cancel=cancel)
+        self._note("stop", workspace=workspace, run_id=run_id, reason=reason, cancel=cancel, asker=asker)
         return {"success": True}
 
-    async def abort(self, reason: str, run_id: str | None = None, workspace: str | None = None) -> Json:
-        self._note("abort", reason=reason, run_id=run_id, workspace=workspace)
+    async def abort(
+        self, reason: str, run_id: str | None = None, workspace: str | None = None, *, asker: str | None = None
+    ) -> Json:
+        self._note("abort", reason=reason, run_id=run_id, workspace=workspace, asker=asker)
         for one in self.runs.values():
             if run_id in (None, one.run_id):
                 one.aborted = reason
