@@ -59,6 +59,9 @@ def _duration(value: object) -> object:
     return str(value)
 
 
+_Duration = Annotated[str, BeforeValidator(_duration)]
+
+
 class Notify(BaseModel):
     """One way in which people are told of what happens to runs."""
 
@@ -147,12 +150,10 @@ class Settings(BaseModel):
     otlp_headers: Annotated[dict[str, str], BeforeValidator(_from_json)] = Field(
         {}, description="Headers that go with them; a value can be a $VARIABLE."
     )
-    take_over_after: Annotated[str, BeforeValidator(_duration)] = Field(
+    take_over_after: _Duration = Field(
         "30m", description="How old a step in an outside agent's hands is before `resume` takes it without --take-over."
     )
-    hand_over_within: Annotated[str, BeforeValidator(_duration)] = Field(
-        "60s", description="How long `--detach` waits until somebody executes the run."
-    )
+    hand_over_within: _Duration = Field("60s", description="How long `--detach` waits until somebody executes the run.")
     lease_s: float = Field(
         900, gt=0, description="How long a sub-agent may be silent before its step is given to another."
     )
@@ -165,6 +166,11 @@ class Settings(BaseModel):
         """What is to be masked. A value of a few characters would take half the log along, and is no secret."""
         values = (environment.get(name, "") for name in self.secrets)
         return tuple(value for value in values if len(value) >= _SHORTEST_SECRET)
+
+    def doubts(self) -> list[str]:
+        """Durations that say milliseconds where seconds were probably meant."""
+        told = {name: duration.doubt(getattr(self, name)) for name in ("take_over_after", "hand_over_within")}
+        return [f"`{name}`: {doubt}" for name, doubt in told.items() if doubt is not None]
 
     def shown(self) -> dict[str, Any]:
         """All of them as JSON, without what nobody should read over a shoulder or in a report."""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sidecar.catalog import lookup, yaml_format
 from sidecar.catalog.naming import BUILTIN_AGENTS
 from sidecar.errors import DefinitionError
+from sidecar.model import duration
 from sidecar.model.agent_definition import ADAPTER_NAMES, PROMPT, AgentDefinition, Limits
 from sidecar.model.parameters import Parameter, unknown
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.lookup import Place, Source
     from sidecar.catalog.yaml_format import Document
+    from sidecar.errors import Problem
 
 _DIRECTORY = "agents"
 _COMMAND = Parameter(name="command", description="The argv to run.", type="array", required=False)
@@ -75,6 +77,16 @@ def listing(root: str) -> Listing:
         except DefinitionError as error:
             problems.extend(error.problems)
     return Listing(tuple(agents), tuple(problems))
+
+
+def doubts(agent: Agent) -> list[Problem]:
+    """Durations in the agent's file that say milliseconds where seconds were probably meant."""
+    if agent.path is None:
+        return []
+    document = yaml_format.load(agent.path)
+    limits = document.value.get("limits", {})
+    told = {key: duration.doubt(limits.get(key)) for key, _ in duration.keys(Limits)}
+    return [document.problem(("limits", key), f"`{key}`: {doubt}") for key, doubt in told.items() if doubt is not None]
 
 
 def parse(document: Document) -> AgentDefinition:

@@ -34,9 +34,9 @@ class Finding:
         return f"{self.file}:{self.line}: {mark}{self.message}"
 
 
-def of_problem(problem: Problem) -> Finding:
+def of_problem(problem: Problem, severity: Severity = "error") -> Finding:
     """A problem of a file's structure as a finding."""
-    return Finding(problem.path, problem.line, problem.column, "error", problem.message)
+    return Finding(problem.path, problem.line, problem.column, severity, problem.message)
 
 
 class Notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.engine import findings, named
-from sidecar.engine.checks import fields, flow, loose, walk
+from sidecar.engine.checks import durations, fields, flow, loose, walk
 from sidecar.engine.checks.expressions import Expressions
 from sidecar.engine.checks.names import names_of
 from sidecar.engine.checks.references import References
@@ -51,6 +51,7 @@ def check(root: str, definition: Definition, script: Script) -> list[Finding]:
     for path, file in files.items():
         notes = Notes(file.document)
         flow.check(file.workflow, notes)
+        durations.check(file.workflow, notes)
         fields.check(file, names[path], notes)
         references.check(file, notes)
         lenient = _for_others(file) if file is definition else frozenset[str]()

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import BaseModel
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _LONGEST_TEXT = 64
+_FEW = 1000  # a number below this more likely says seconds than milliseconds
 _LONGEST_S = 100 * 365 * 86400.0  # far above any limit that means something, far below what a clock can add
 
 
@@ -26,6 +33,21 @@ def seconds(value: object) -> float:
     if math.isnan(result) or not 0 <= result <= _LONGEST_S:
         raise ValueError(_expected(value))
     return result
+
+
+def doubt(value: object) -> str | None:
+    """What to tell the author of a number without a unit that is so small that seconds were probably meant."""
+    text = "" if isinstance(value, bool) else str(value).strip()
+    if not _NUMBER.fullmatch(text) or not 0 < float(text) < _FEW:
+        return None
+    return f"{text} without a unit means milliseconds; write {text}s for seconds, or {text}ms"
+
+
+def keys(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """The keys of a part of a definition that hold durations, each with its field: those keep seconds, and say so."""
+    for name, field in model.model_fields.items():
+        if field.alias is not None and name == f"{field.alias}_s":
+            yield field.alias, name
 
 
 def _from_milliseconds(value: float) -> float:

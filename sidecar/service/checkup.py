@@ -44,8 +44,7 @@ async def findings(root: str, environment: Mapping[str, str]) -> list[Finding]:
     ):
         found += _as_far_as_it_goes(look)
     try:
-        is_chosen = "default_agent" in settings.model_fields_set
-        found += await checkup_programs.agents_and_service(root, settings, environment, is_chosen=is_chosen)
+        found += await checkup_programs.agents_and_service(root, settings, environment)
     except SidecarError as error:
         found.append(problem("agents", f"none can be started: {error}", "see containment"))
     return found
@@ -79,6 +78,7 @@ def _settings(root: str, environment: Mapping[str, str], found: list[Finding]) -
         return config.Settings.model_validate({})
     changed = [name for name, origin in config.origins(root, environment).items() if origin != "default"]
     found.append(fine("settings", f"set here: {', '.join(changed)}" if changed else "the defaults hold"))
+    found += [note("settings", doubt) for doubt in settings.doubts()]
     return settings
 
 

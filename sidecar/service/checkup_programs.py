@@ -40,18 +40,14 @@ def containment_in_force(settings: Settings) -> Iterator[Finding]:
     yield fine("containment", f"cannot catch: {report.cannot_catch}")
 
 
-async def agents_and_service(
-    root: str, settings: Settings, environment: Mapping[str, str], *, is_chosen: bool
-) -> list[Finding]:
-    """Both at once: each asks a program, and some take their time to answer. `is_chosen`: somebody set the default
-    agent, and so counts on it."""
+async def agents_and_service(root: str, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
+    """Both at once: each asks a program, and some take their time to answer."""
     listing = agents.listing(root)
-    counted_on = settings.default_agent if is_chosen else None
     found: list[list[Finding]] = [[] for _ in range(len(listing.agents) + 1)]
 
     async def look_at(place: int) -> None:
         if place < len(listing.agents):
-            found[place] = [await _agent(asking, listing.agents[place], counted_on)]
+            found[place] = [await _agent(asking, listing.agents[place], settings.default_agent)]
         else:
             found[place] = await _service(asking)
 
@@ -59,11 +55,12 @@ async def agents_and_service(
         asking = _Asking(supervisor, root, environment)
         for place in range(len(found)):
             tasks.start_soon(look_at, place)
+    doubtful = [note("agents", doubt) for agent in listing.agents for doubt in agents.doubts(agent)]
     broken = [problem("agents", text, "mend the file, or remove it") for text in listing.problems]
     if settings.default_agent not in [agent.name for agent in listing.agents]:
         text = f"default_agent is {settings.default_agent!r}, and there is no such agent"
         broken.append(problem("agents", text, "`sidecar agent list` names those that there are"))
-    return [*(finding for findings in found[:-1] for finding in findings), *broken, *found[-1]]
+    return [*(finding for findings in found[:-1] for finding in findings), *doubtful, *broken, *found[-1]]
 
 
 class _Asking:
@@ -86,7 +83,7 @@ class _Asking:
         return None, [f"no answer within {_ANSWER_S:g} s"]
 
 
-async def _agent(asking: _Asking, agent: Agent, counted_on: str | None) -> Finding:
+async def _agent(asking: _Asking, agent: Agent, default: str) -> Finding:
     definition = agent.definition
     if isinstance(definition.command, str):
         return fine("agents", f"{agent.name}: the caller says what to run")
@@ -95,7 +92,8 @@ async def _agent(asking: _Asking, agent: Agent, counted_on: str | None) -> Findi
         call = ADAPTERS[definition.adapter].invocation(assignment, cwd=asking.root, environment=asking.environment)
     except AgentFailed as error:
         text = f"{agent.name}: {str(error).partition(': ')[2]}"
-        if agent.name == counted_on:
+        if agent.name == default:
+            text = f"{text} (it does what names no other agent)"
             return problem("agents", text, "install it, or set `default_agent` to one that is there")
         return note("agents", text)
     program = call.argv[0]

@@ -159,6 +159,28 @@ def test_an_agent_that_somebody_counts_on_has_to_be_there(doctor: Doctor) -> Non
     assert "default_agent is 'nobody', and there is no such agent" in [text for _, text, _ in doctor.problems()]
 
 
+def test_the_default_agent_has_to_be_there_also_where_nobody_chose_it(doctor: Doctor) -> None:
+    (doctor.programs / "claude").unlink()
+    ((topic, text, advice),) = doctor.problems()
+    assert (topic, text.partition(":")[0]) == ("agents", "claude")
+    assert "default_agent" in advice
+    doctor.program("codex", "echo codex-cli 1.0")
+    (doctor.state / "config.yaml").write_text("default_agent: codex\n")
+    assert doctor.problems() == []
+
+
+def test_a_small_number_without_a_unit_in_a_setting_or_an_agents_limits_is_noted(doctor: Doctor) -> None:
+    (doctor.state / "config.yaml").write_text("take_over_after: 45\nhand_over_within: 60s\n")
+    (doctor.state / "agents").mkdir()
+    agent = doctor.state / "agents/fixer.yaml"
+    agent.write_text("adapter: claude\nlimits: {timeout: 20m, idle_timeout: 3}\n")
+    found = [(one["topic"], one["text"]) for one in doctor.findings() if one["state"] == "note"]
+    told = "without a unit means milliseconds; write"
+    assert ("settings", f"`take_over_after`: 45 {told} 45s for seconds, or 45ms") in found
+    assert ("agents", f"{agent}:2: `idle_timeout`: 3 {told} 3s for seconds, or 3ms") in found
+    assert len([text for _, text in found if "without a unit" in text]) == 2
+
+
 def test_broken_settings_are_a_finding_and_hide_nothing_else(doctor: Doctor) -> None:
     (doctor.state / "config.yaml").write_text("kill_after_s: soon\n")
     findings = doctor.findings()

@@ -237,3 +237,71 @@ def test_an_import_that_is_wrong_hides_nothing_of_its_importer(root: Path) -> No
         "unknown key 'zzz'",
         "unknown name 'lost'",
     }
+
+
+BARE = """\
+limits:
+  max_duration: 90
+error_handling:
+  on_error: retry_workflow
+  retry_delay: 2
+steps:
+  - type: shell_command
+    command: make
+    timeout: 30
+    on_error: retry
+    retry_delay: "5"
+  - type: foreach
+    items: [1]
+    body:
+      - type: wait
+        duration: 0.5
+  - type: wait
+    until: true
+    interval: 999
+    timeout: 20
+"""
+CLEAR = """\
+limits: {max_duration: 2h}
+steps:
+  - {type: shell_command, command: make, timeout: 30ms, on_error: retry, retry_delay: 0}
+  - {type: wait, duration: 0}
+  - {type: wait, duration: 1000}
+  - {type: wait, duration: "{{ 30 }}"}
+  - {type: wait, until: true, interval: 100ms, timeout: "5000"}
+"""
+
+
+def test_a_small_number_without_a_unit_in_a_duration_is_a_warning_with_both_readings(root: Path) -> None:
+    write(root, "bare", BARE)
+    ended = validate(root)
+    told = "without a unit means milliseconds"
+    assert ended.stdout.splitlines() == [
+        f"{WORKFLOWS}/bare.yaml:2: warning: `max_duration`: 90 {told}; write 90s for seconds, or 90ms",
+        f"{WORKFLOWS}/bare.yaml:5: warning: `retry_delay`: 2 {told}; write 2s for seconds, or 2ms",
+        f"{WORKFLOWS}/bare.yaml:9: warning: `timeout`: 30 {told}; write 30s for seconds, or 30ms",
+        f"{WORKFLOWS}/bare.yaml:11: warning: `retry_delay`: 5 {told}; write 5s for seconds, or 5ms",
+        f"{WORKFLOWS}/bare.yaml:16: warning: `duration`: 0.5 {told}; write 0.5s for seconds, or 0.5ms",
+        f"{WORKFLOWS}/bare.yaml:19: warning: `interval`: 999 {told}; write 999s for seconds, or 999ms",
+        f"{WORKFLOWS}/bare.yaml:20: warning: `timeout`: 20 {told}; write 20s for seconds, or 20ms",
+        "1 workflow, no problems, 7 warnings",
+    ]
+    assert ended.returncode == 0
+
+
+def test_a_duration_that_can_be_read_in_one_way_only_is_no_warning(root: Path) -> None:
+    write(root, "clear", CLEAR)
+    assert validate(root).stdout == "1 workflow, no problems\n"
+
+
+def test_a_small_number_in_the_limits_of_an_agent_that_a_step_names_is_a_warning_in_its_file(root: Path) -> None:
+    (root / ".swissarmyhammer/agents").mkdir()
+    text = "adapter: claude\nlimits:\n  timeout: 20\n  idle_timeout: 3m\n"
+    (root / ".swissarmyhammer/agents/fixer.yaml").write_text(text)
+    steps = "[{type: agent, prompt: x, agent: fixer}, {type: agent, prompt: y, agent: fixer}]"
+    write(root, "w", f"steps: {steps}\n")
+    told = "`timeout`: 20 without a unit means milliseconds; write 20s for seconds, or 20ms"
+    assert validate(root).stdout.splitlines() == [
+        f".swissarmyhammer/agents/fixer.yaml:3: warning: {told}",
+        "1 workflow, no problems, 1 warning",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.catalog import agents, prompts, workflows
+from sidecar.engine import findings
 from sidecar.engine.checks import walk
 from sidecar.engine.checks.names import lost_of
 from sidecar.errors import DefinitionError, NotFound, SidecarError
@@ -14,8 +15,9 @@ from sidecar.model.steps import AgentStep, ApplyHints
 from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from sidecar.catalog.agents import Agent
     from sidecar.catalog.imports import Definition
     from sidecar.engine.checks.walk import Location
     from sidecar.engine.findings import Notes
@@ -27,7 +29,7 @@ class References:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._agents: dict[str, str | None] = {}
+        self._agents: dict[str, str | Agent] = {}
         self._workflows: dict[tuple[str, str], Definition | str] = {}
 
     def check(self, definition: Definition, notes: Notes) -> None:
@@ -47,10 +49,15 @@ class References:
         if name is None or has_template(name):
             return
         if name not in self._agents:
-            self._agents[name] = _problem(agents.find, self.root, name)
-        problem = self._agents[name]
-        if problem is not None:
-            notes.error((*where, "agent"), problem)
+            try:
+                self._agents[name] = agents.find(self.root, name)
+            except SidecarError as error:
+                self._agents[name] = _told(error)
+        found = self._agents[name]
+        if isinstance(found, str):
+            notes.error((*where, "agent"), found)
+        else:
+            notes.found += [findings.of_problem(doubt, "warning") for doubt in agents.doubts(found)]
 
     def _prompt(self, step: AgentStep, name: str, where: Location, notes: Notes) -> None:
         try:
@@ -115,14 +122,6 @@ class References:
 
 def _is_known(task: str, definition: Definition) -> bool:
     return task in definition.tasks or any(task in words for words in lost_of(definition))
-
-
-def _problem(find: Callable[[str, str], object], root: str, name: str) -> str | None:
-    try:
-        find(root, name)
-    except SidecarError as error:
-        return _told(error)
-    return None
 
 
 def _told(error: SidecarError) -> str:

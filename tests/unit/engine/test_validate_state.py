@@ -268,7 +268,7 @@ def test_an_included_workflow_that_is_broken_itself_is_an_error_of_the_includer(
 
 
 def test_two_steps_with_one_id_are_an_error(project: Project) -> None:
-    found = project.found("steps:\n  - {id: a, type: wait, duration: 1}\n  - {id: a, type: wait, duration: 1}\n")
+    found = project.found("steps:\n  - {id: a, type: wait, duration: 1s}\n  - {id: a, type: wait, duration: 1s}\n")
     assert found == ["3: `id`: 'a' is the id of another step too, and has to be of one only"]
 
 
