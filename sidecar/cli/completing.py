@@ -49,7 +49,7 @@ OPTIONS = {
     "resume": "--quiet --json --json-events --detach --approve --feedback --take-over --with-changes --no-panel --help",
     "schema": "--help",
     "serve": "",
-    "service": "--user --system --print --follow --lines --help",
+    "service": "--user --system --run-as --print --follow --lines --help",
     "status": "--all --limit --json --watch --help",
     "stop": "--all --run --workspace --reason --wait --timeout --cancel --json",
     "support-bundle": "--output --help",

@@ -26,11 +26,19 @@ _LINGER = "/var/lib/systemd/linger"
 
 def main(arguments: list[str], project: str | None) -> int:
     """Do one of the four; the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.run_as is not None and (options.user or options.action != "install"):
+        parser.error("--run-as goes with `install --system`")
     root = layout.find_root(project, os.environ)
     service = _service(root, options)
     if options.action == "install":
-        return _print(service) if options.print else _install(service, system=options.system)
+        _warn_of_root(root, service, os.environ.get("SUDO_USER"))
+        if options.print:
+            return _print(service)
+        if options.run_as is not None:
+            _refuse_stranger(root, options.run_as)
+        return _install(service, system=options.system)
     installed = os.path.lexists(service.path)
     if options.action == "uninstall":
         if not installed:
@@ -47,7 +55,7 @@ def main(arguments: list[str], project: str | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sidecar service",
-        usage="sidecar service install|uninstall|status|logs [--user|--system] [--print] [-f] [-n N]",
+        usage="sidecar service install|uninstall|status|logs [--user|--system] [--run-as NAME] [--print] [-f] [-n N]",
         description="Have systemd (on macOS launchd) keep the daemon of this project running. A unit that somebody "
         "changed by hand is never overwritten or removed without a backup.",
     )
@@ -55,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--user", action="store_true", help="as one of your own services (default, but for root)")
     scope.add_argument("--system", action="store_true", help="as one of the system's, as the user who owns the project")
+    parser.add_argument(
+        "--run-as", metavar="NAME", help="install --system: the account that it runs as, if not the project's owner"
+    )
     parser.add_argument("--print", action="store_true", help="only show what would be written, or done")
     parser.add_argument("-f", "--follow", action="store_true", help="logs: go on")
     parser.add_argument("-n", "--lines", metavar="N", type=int, default=100, help="logs: so many lines (100)")
@@ -67,19 +78,48 @@ def _parser() -> argparse.ArgumentParser:
 def _service(root: str, options: argparse.Namespace) -> Definition:
     """The service that was named, or the one that is there, or the one that this person would install."""
     if not options.user and not options.system:
-        options.system = os.geteuid() == 0
+        options.system = os.geteuid() == 0 or options.run_as is not None
         if options.action != "install" and not os.path.lexists(_definition(root, system=options.system).path):
             other = _definition(root, system=not options.system)
             if os.path.lexists(other.path):
                 options.system = not options.system
                 return other
-    return _definition(root, system=options.system)
+    return _definition(root, system=options.system, run_as=options.run_as)
 
 
-def _definition(root: str, *, system: bool) -> Definition:
-    from sidecar.service import units  # noqa: PLC0415 - `--help` needs none of this
+def _definition(root: str, *, system: bool, run_as: str | None = None) -> Definition:
+    """The project's service. One of the system's runs as whoever was named, now or when it was installed, else as the
+    project's owner."""
+    if not system:
+        return _made(root, _account(os.geteuid()), system=False)
+    if run_as is not None:
+        return _made(root, _named(run_as), system=True)
+    owners = _made(root, _account(os.stat(root).st_uid), system=True)
+    before = _installed_for(owners.path)
+    if before is None or before.pw_uid != os.stat(_kept_in(root)).st_uid:
+        return owners
+    return _made(root, before, system=True)
 
-    person = _account(os.stat(root).st_uid if system else os.geteuid())
+
+def _installed_for(path: str) -> pwd.struct_passwd | None:
+    from sidecar.service.units import user_of  # noqa: PLC0415 - `--help` needs none of this
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return pwd.getpwnam(user_of(file.read()) or "")
+    except (OSError, UnicodeDecodeError, KeyError):  # it is not there, or names nobody
+        return None
+
+
+def _kept_in(root: str) -> str:
+    """Where runs are kept: who executes them has to be its owner, and would not run what another user put there."""
+    state = layout.state_directory(root)
+    return state if os.path.isdir(state) else root
+
+
+def _made(root: str, person: pwd.struct_passwd, *, system: bool) -> Definition:
+    from sidecar.service import units  # noqa: PLC0415
+
     home = person.pw_dir if system else os.path.expanduser("~")
     given = units.Installation(
         root=root,
@@ -105,6 +145,13 @@ def _account(uid: int) -> pwd.struct_passwd:
         raise SidecarError(f"user {uid} has no account here: a service runs as somebody") from None
 
 
+def _named(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise SidecarError(f"{name!r} has no account here: a service runs as somebody") from None
+
+
 def _program() -> tuple[str, ...]:
     """What starts this very sidecar."""
     script = os.path.join(os.path.dirname(sys.executable), "sidecar")
@@ -124,6 +171,27 @@ def _template(name: str) -> str:
 
 
 # --- what is done
+
+
+def _warn_of_root(root: str, service: Definition, person: str | None) -> None:
+    """`person`: who asked for it through sudo."""
+    if service.user != "root":
+        return
+    name = person if person not in (None, "", "root") else "NAME"
+    where = shlex.quote(root)
+    print(
+        "agents of this service run as root, and so may do anything to the machine: the project belongs to root; "
+        f"to have them run as {'somebody else' if name == 'NAME' else name}: chown -R {name}: {where} && "
+        f"sidecar --project {where} service install --system --run-as {name}",
+        file=sys.stderr,
+    )
+
+
+def _refuse_stranger(root: str, name: str) -> None:
+    place = _kept_in(root)
+    if os.stat(place).st_uid != _named(name).pw_uid:
+        told = shlex.quote(place)
+        raise SidecarError(f"{place} does not belong to {name}, who could not keep runs there: chown -R {name}: {told}")
 
 
 def _print(service: Definition) -> int:
@@ -150,8 +218,6 @@ def _install(service: Definition, *, system: bool) -> int:
         print(f"it was changed by hand, or is not ours: what was there is in {backup}")
     print(f"{service.path}: {'stays as it is' if not changed else 'new' if change.before is None else 'renewed'}")
     running = _runs(service.is_running, quiet=True)
-    if system and service.user == "root":
-        print("the project belongs to root, and so its agents will run as root; give it to somebody else if you can")
     if running and changed:
         print("the daemon is restarted: its runs are interrupted, and resumed by the new one")
     if not all(map(_runs, service.start if not running else service.renew if changed else service.keep)):

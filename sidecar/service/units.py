@@ -146,6 +146,12 @@ def launchd(template: str, given: Installation) -> Definition:
     )
 
 
+def user_of(text: str) -> str | None:
+    """Who a service runs as, by its file; None where it does not say."""
+    found = re.search(r"(?m)^User=(.+)$|<key>UserName</key>\s*<string>(.+)</string>", text)
+    return (found.group(1) or found.group(2)).replace("%%", "%") if found else None
+
+
 def escaped_path(path: str) -> str:
     """A path as a part of a unit's name, reversibly: what `systemd-escape --path` makes of it."""
     inner = path.strip("/")

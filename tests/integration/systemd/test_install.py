@@ -73,6 +73,34 @@ def test_a_unit_that_was_changed_by_hand_is_never_lost(project: Project) -> None
     machine.run("rm", backup)
 
 
+def test_a_project_of_root_can_be_served_by_somebody_else_who_stays_the_one(project: Project) -> None:
+    machine, own = project.machine, f"{project.inside}/.swissarmyhammer"
+    machine.run("chown", "-R", "root:", project.inside)
+    before = everything(machine)
+    told = machine.sidecar(project, "service", "install", "--system", "--run-as", "builder", code=2)
+    assert f"chown -R builder: {own}" in told
+    assert everything(machine) == before
+    machine.run("chown", "-R", "builder:", own)
+    assert "as root" not in project.install("--run-as", "builder")
+    assert project.shown("User") == "builder"
+    assert any("daemon --project" in line for line in machine.processes("builder"))
+    main = project.main_pid()
+    assert "as installed" in project.service("status")
+    assert "stays as it is" in project.install()
+    assert (project.main_pid(), project.shown("User")) == (main, "builder")
+
+
+def test_a_project_of_root_is_served_by_root_with_a_warning_that_names_the_way_out(project: Project) -> None:
+    project.machine.run("chown", "-R", "root:", project.inside)
+    told = project.install()
+    assert f"chown -R NAME: {project.inside} && sidecar --project {project.inside} service install" in told
+    assert "--run-as NAME" in told
+    assert project.shown("User") == "root"
+    project.machine.run("chown", "-R", "builder:", project.inside)
+    assert "as root" not in project.install()
+    assert project.shown("User") == "builder"
+
+
 def test_only_root_can_install_for_the_system_and_without_a_login_there_is_no_manager(project: Project) -> None:
     before = everything(project.machine)
     assert "only root" in project.sidecar("service", "install", "--system", code=2)

@@ -77,3 +77,9 @@ def test_whoever_may_not_write_there_is_refused_and_the_run_goes_on(service: Pro
     service.until(lambda: len(service.words("begun")) > iterations + 2)
     service.machine.run("touch", stop, user="operator")
     stopped(service, run_id)
+
+
+def test_who_stops_it_with_wait_gets_the_proof(service: Project, run_id: str) -> None:
+    told = service.machine.sidecar(service, "stop", "nightly", "--wait", user="operator")
+    assert f"Applied: run {run_id} stopped" in told
+    stopped(service, run_id)

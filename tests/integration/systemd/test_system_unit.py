@@ -40,6 +40,7 @@ try mkfifo repo/fifo
 refuse touch /usr/by-an-agent
 refuse touch /etc/by-an-agent
 refuse mount -t tmpfs tmpfs /mnt
+refuse unshare --user --map-root-user --cgroup true
 cat /proc/self/mountinfo > mounts
 grep -E '^(Cap|NoNewPrivs)' /proc/self/status > rights
 cat /proc/self/cgroup > cgroup
