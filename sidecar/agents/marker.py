@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,7 @@ VARIABLE = "SIDECAR_MARKER"
 # value marks a process even where the environment was emptied (codex gives MCP servers three variables).
 TAG_LIMIT = 10
 _TAG_BITS = 62
+_UUID_BYTES = 37  # as text, with the zero at its end
 
 
 class Owner(NamedTuple):
@@ -77,9 +78,26 @@ def boot_id() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except OSError:
-        import psutil  # noqa: PLC0415 - never imported where /proc exists
+        import ctypes  # noqa: PLC0415 - never imported where /proc exists
 
-        return str(int(psutil.boot_time()))
+        import psutil  # noqa: PLC0415
+
+        # The time of the boot is a last resort: it moves whenever the clock is set.
+        return boot_session(ctypes.CDLL(None)) or str(int(psutil.boot_time()))
+
+
+def boot_session(library: Any) -> str | None:
+    """What macOS calls this boot, from its C library; None where that does not know."""
+    import ctypes  # noqa: PLC0415
+
+    ask = getattr(library, "sysctlbyname", None)
+    if ask is None:
+        return None
+    told = ctypes.create_string_buffer(_UUID_BYTES)
+    size = ctypes.c_size_t(_UUID_BYTES)
+    if ask(b"kern.bootsessionuuid", told, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+        return None
+    return told.value.decode("ascii", "replace") or None
 
 
 def world() -> str:

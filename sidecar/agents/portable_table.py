@@ -32,7 +32,7 @@ class PortableTable:
         try:
             process = psutil.Process(pid)
             with process.oneshot():
-                identity = Identity(pid, process.create_time())
+                identity = Identity(pid, _started(process))
                 zombie = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and not _works_on(pid)
                 parent = process.ppid()
             tokens, tag = ((), 0) if zombie else self._marks_of(identity, process)
@@ -76,8 +76,16 @@ class PortableTable:
         return b"\0".join(os.fsencode(f"{name}={value}") for name, value in pairs.items())
 
     def epoch_s(self, started: float) -> float:
-        """psutil's start times are on that clock already."""
-        return started
+        """What psutil makes of such a time now, with the clock as it is set now."""
+        ourselves = psutil.Process()
+        return started + ourselves.create_time() - _started(ourselves)
+
+
+def _started(process: psutil.Process) -> float:
+    """When it was started, by a clock that nobody sets: `create_time()` changes with the time of day, and not by as
+    much for everybody who asks. psutil itself tells processes apart by this."""
+    ident: tuple[int, float] = process._ident  # type: ignore[attr-defined]
+    return ident[1]
 
 
 def _session_of(pid: int) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 30.0
 _BETWEEN_LOOKS_S = 0.005
+_LOOK_FOR_OWNER_MS = 500
 _DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -64,17 +65,19 @@ class Sentinel:
         poll = select.poll()
         poll.register(self._end, select.POLLIN)
         poll.register(waker, select.POLLIN)
-        # A forked copy of the owner would hold the socket open beyond its death; its pidfd is not fooled.
-        owner = os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else -1
+        # A forked copy of the owner would hold the socket open beyond its death; its pidfd is not fooled. Where there
+        # are none (macOS), who dies is no longer our parent, and we look.
+        parent = os.getppid()
+        owner = os.pidfd_open(parent) if hasattr(os, "pidfd_open") else -1
         if owner >= 0:
             poll.register(owner, select.POLLIN)
         self._tell({"told": "ready", "pid": os.getpid(), "session": os.getsid(0)})
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            ready = {descriptor for descriptor, _ in poll.poll(None if owner >= 0 else _LOOK_FOR_OWNER_MS)}
             if waker in ready:
                 os.read(waker, 4096)
                 self._notice_exits()
-            if owner in ready:
+            if owner in ready or (owner < 0 and os.getppid() != parent):
                 break
             if self._end.fileno() in ready:
                 requests = self._inbox.receive()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sidecar.service.units import Command, Definition
 
 OK, FAILED = 0, 2
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LINGER = "/var/lib/systemd/linger"
 
 
@@ -124,7 +123,7 @@ def _made(root: str, person: pwd.struct_passwd, *, system: bool) -> Definition:
     given = units.Installation(
         root=root,
         program=_program(),
-        search_path=f"{home}/.local/bin:{_SYSTEM_PATH}" if system else _search_path(),
+        search_path=units.search_path(home, sys.platform) if system else _search_path(home),
         home=home,
         user=person.pw_name if system else None,
         uid=person.pw_uid,
@@ -158,9 +157,11 @@ def _program() -> tuple[str, ...]:
     return (script,) if os.path.exists(script) else (sys.executable, "-P", "-m", "sidecar")
 
 
-def _search_path() -> str:
+def _search_path(home: str) -> str:
     """The person's own, but for what means another directory in another place."""
-    return ":".join(filter(os.path.isabs, os.environ.get("PATH", "").split(":"))) or _SYSTEM_PATH
+    from sidecar.service.units import search_path  # noqa: PLC0415
+
+    return ":".join(filter(os.path.isabs, os.environ.get("PATH", "").split(":"))) or search_path(home, sys.platform)
 
 
 def _template(name: str) -> str:
@@ -211,6 +212,8 @@ def _install(service: Definition, *, system: bool) -> int:
     _reach(service, system=system)
     for directory in service.directories:
         layout.make_directory(directory)
+    for path in service.written_by_user:
+        _give(path, _named(service.user or ""))
     backup = change.write()
     if backup is not None and is_untouched(change.before or ""):
         os.unlink(backup)  # nobody's work: we can write it again at any time
@@ -227,6 +230,15 @@ def _install(service: Definition, *, system: bool) -> int:
     if not system and sys.platform != "darwin" and not os.path.exists(f"{_LINGER}/{_account(os.geteuid()).pw_name}"):
         print("it ends when you log out, unless you say once: loginctl enable-linger")
     return OK
+
+
+def _give(path: str, person: pwd.struct_passwd) -> None:
+    """A file that has to be there already, and to be somebody's who may not make one there."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchown(file, person.pw_uid, person.pw_gid)
+    finally:
+        os.close(file)
 
 
 def _say_uninstall(service: Definition) -> int:
@@ -294,8 +306,7 @@ def _reach(service: Definition, *, system: bool) -> None:
     if system:
         raise SidecarError(f"it cannot be talked to: `{' '.join(service.reach)}` fails")
     raise SidecarError(
-        f"you have no service manager here: `{' '.join(service.reach)}` fails. A full login has one (not `su` or "
-        "`sudo -u`), and so has who said `loginctl enable-linger`; else use --system"
+        f"you have no service manager here: `{' '.join(service.reach)}` fails; {service.without_manager}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 from sidecar import config, layout
@@ -34,6 +35,7 @@ async def findings(root: str, environment: Mapping[str, str]) -> list[Finding]:
     settings = _settings(root, environment, found)
     for look in (
         checkup_machine.python(),
+        checkup_machine.platform(sys.platform),
         checkup_machine.clock(state),
         checkup_machine.file_system(root),
         checkup_machine.file_events(settings),

@@ -42,6 +42,19 @@ def python() -> Iterator[Finding]:
     yield fine("versions", f"sidecar {__version__}; {', '.join(versions)}")
 
 
+def platform(name: str) -> Iterator[Finding]:
+    """What nobody has seen work: the tests run on Linux."""
+    if name == "linux":
+        return
+    shown = {"darwin": "macOS"}.get(name, name)
+    text = (
+        f"{shown}: sidecar is tested on Linux alone. By reading only: services of launchd, how processes are found and "
+        "ended without cgroups, how leftovers of a crash are told from other processes, file events"
+    )
+    advice = "after the first abort, compare `survivors` of its receipt with what `ps` shows; tell us what you see"
+    yield note("platform", text, advice)
+
+
 def clock(state_directory: str) -> Iterator[Finding]:
     """Signals expire by it, and an abort is for the runs that began before it."""
     now = time.time()

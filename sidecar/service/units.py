@@ -60,7 +60,9 @@ class Definition:
     log: Command  # shows the last lines: their number comes next, and then the rest
     follow: str  # the option with which it goes on
     log_file: Command = ()
+    without_manager: str = ""  # what helps a person who has none to talk to
     directories: tuple[str, ...] = ()  # have to exist
+    written_by_user: tuple[str, ...] = ()  # files that have to belong to whom it runs as
     tidy: tuple[str, ...] = ()  # go with the file, where they are empty then
     drop_ins: str | None = None  # where people put changes of their own
 
@@ -98,6 +100,8 @@ def systemd(template: str, given: Installation) -> Definition:
         # A person who has no other unit has none of these either.
         tidy=() if system else (f"{directory}/default.target.wants", directory, os.path.dirname(directory)),
         drop_ins=os.path.join(directory, f"{name}.d"),
+        without_manager="a full login has one (not `su` or `sudo -u`), and so has who said `loginctl enable-linger`; "
+        "else use --system",
     )
 
 
@@ -143,13 +147,28 @@ def launchd(template: str, given: Installation) -> Definition:
         log_file=(log,),
         follow="-F",
         directories=(os.path.dirname(log),),
+        # That directory is root's, and launchd opens the file as the user.
+        written_by_user=(log,) if system else (),
+        without_manager="who is logged in at the screen has one; ssh alone gives none: use sudo and --system there",
     )
 
 
 def user_of(text: str) -> str | None:
     """Who a service runs as, by its file; None where it does not say."""
-    found = re.search(r"(?m)^User=(.+)$|<key>UserName</key>\s*<string>(.+)</string>", text)
-    return (found.group(1) or found.group(2)).replace("%%", "%") if found else None
+    found = re.search(r"(?m)^User=(.+)$", text)
+    if found is not None:
+        return found.group(1).replace("%%", "%")
+    try:
+        named = plistlib.loads(text.encode()).get("UserName")
+    except Exception:
+        return None
+    return str(named) if named else None
+
+
+def search_path(home: str, platform: str) -> str:
+    """PATH of a daemon of the system's, which has nobody's shell to take it from."""
+    homebrew = "/opt/homebrew/bin:/opt/homebrew/sbin:" if platform == "darwin" else ""
+    return f"{home}/.local/bin:{homebrew}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def escaped_path(path: str) -> str:

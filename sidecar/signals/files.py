@@ -250,16 +250,27 @@ def _open_directory(directory: str) -> int:
 
 
 def _refuse_outside(handle: int, inside: str) -> None:
-    """Where a directory that is open stands: no later swap of a name changes what is asked here."""
+    """Both as the kernel names them: no later swap of a name changes what is asked here, and a name that was typed in
+    another case is the same name."""
+    where = _place(handle)
+    if where is None:  # the look before has to do
+        return
+    top = _open_directory(inside)
     try:
-        where = os.readlink(f"/proc/self/fd/{handle}")
-    except OSError:  # no /proc: macOS knows another way, and elsewhere the look before has to do
-        command = getattr(fcntl, "F_GETPATH", None)
-        if command is None:
-            return
-        where = os.fsdecode(fcntl.fcntl(handle, command, bytes(1024)).rstrip(b"\0"))
-    if not f"{where}/".startswith(f"{inside.rstrip('/')}/"):
+        around = _place(top) or inside
+    finally:
+        os.close(top)
+    if not f"{where}/".startswith(f"{around.rstrip('/')}/"):
         raise OSError(errno.EXDEV, f"it leads outside the project, to {where}")
+
+
+def _place(handle: int) -> str | None:
+    """Where a directory that is open stands; None where the system does not tell."""
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:  # no /proc: macOS knows another way
+        command = getattr(fcntl, "F_GETPATH", None)
+        return None if command is None else os.fsdecode(fcntl.fcntl(handle, command, bytes(1024)).rstrip(b"\0"))
 
 
 def _read_regular(path: str, handle: int | None = None) -> tuple[bytes, os.stat_result]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,3 +54,23 @@ def test_tags_differ_and_fit_a_limit() -> None:
     tags = {marker.new_tag() for _ in range(1000)}
     assert len(tags) == 1000
     assert all(0 < tag < 1 << 62 for tag in tags)
+
+
+def macos(value: bytes, *, told: int = 0) -> SimpleNamespace:
+    """The C library of a Mac, as far as this asks it."""
+
+    def sysctlbyname(name: bytes, buffer: ctypes.Array[ctypes.c_char], size: object, *_: object) -> int:
+        assert name == b"kern.bootsessionuuid"
+        buffer.value = value
+        return told
+
+    return SimpleNamespace(sysctlbyname=sysctlbyname)
+
+
+def test_a_mac_is_asked_for_the_id_of_its_boot_which_no_clock_changes() -> None:
+    assert marker.boot_session(macos(b"5E6FFEBE-0000-4000-8000-0123456789AB")) == "5E6FFEBE-0000-4000-8000-0123456789AB"
+
+
+@pytest.mark.parametrize("library", [SimpleNamespace(), macos(b"", told=0), macos(b"x", told=-1)])
+def test_where_nobody_knows_the_boot_there_is_no_id_of_it(library: object) -> None:
+    assert marker.boot_session(library) is None

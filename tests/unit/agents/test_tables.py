@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sidecar.agents import marker
@@ -52,6 +53,20 @@ def test_a_look_finds_a_child_with_parent_session_and_marks(
     assert row.tokens == ("one", "two")
     assert table.program(child.pid) == "cat"
     assert abs(table.epoch_s(row.started) - time.time()) < 60
+
+
+def test_a_clock_that_is_set_does_not_make_another_process_of_one(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = PortableTable()
+    before = table.row(child.pid)
+    booted = psutil.boot_time()
+    monkeypatch.setattr("psutil._psplatform.boot_time", lambda: booted + 3600)  # what psutil sees then
+    after = table.row(child.pid)
+    assert before is not None
+    assert after is not None
+    assert after.identity == before.identity
+    assert abs(table.epoch_s(after.started) - (time.time() + 3600)) < 60
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows other processes' limits")

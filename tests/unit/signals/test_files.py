@@ -509,3 +509,15 @@ def test_a_signal_that_was_replaced_since_it_was_read_is_another(tmp_path: Path)
     assert files.settled(early) is early
     assert not files.clear(early)
     assert path.exists()
+
+
+def test_a_directory_is_inside_of_a_project_however_the_project_is_spelt(tmp_path: Path) -> None:
+    """On a disk that does not tell upper case from lower, one directory has several names."""
+    (tmp_path / "project" / "ws").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "Project").symlink_to("project")
+    workspace = str(tmp_path / "project" / "ws")
+    write(workspace, "stop", "why", signed(), inside=str(tmp_path / "Project"))
+    assert found(workspace, "stop").reason == "why"
+    with pytest.raises(SignalError, match="leads outside the project"):
+        write(str(tmp_path / "elsewhere"), "stop", "why", signed(), inside=str(tmp_path / "Project"))
