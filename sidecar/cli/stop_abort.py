@@ -10,8 +10,8 @@ import os
 import sys
 
 from sidecar import layout
-from sidecar.cli.outcome import BAD_USAGE, FAILED, INTERRUPTED, WRITTEN, say
-from sidecar.errors import SidecarError
+from sidecar.cli.outcome import BAD_USAGE, FAILED, INTERRUPTED, NOT_PROVEN, WRITTEN, say
+from sidecar.errors import SidecarError, SignalError
 from sidecar.signals import files, targets, trailers
 
 TYPE_CHECKING = False
@@ -182,8 +182,13 @@ def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
     timeout_s = float(options["--timeout"]) if "--timeout" in options else None
     signed = trailers.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
     target.refuse_ended()
-    governed = target.open_runs()
     reason = options.get("REASON", options.get("--reason", ""))
+    try:
+        governed = target.open_runs()
+    except SignalError as error:  # whoever may write the signal need not be the one who may read the rest
+        files.write(target.directory, kind, reason, signed, inside=target.inside)
+        print(f"{kind.capitalize()} signal sent to {target.scope}: {target.name}; {error}", file=sys.stderr)
+        return NOT_PROVEN if "--wait" in options else WRITTEN
     files.write(target.directory, kind, reason, signed, inside=target.inside)
     if target.scope == "run" and not target.open_runs():
         written = files.read(target.directory, kind)

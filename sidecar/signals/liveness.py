@@ -12,7 +12,7 @@ import os
 import time
 
 from sidecar import layout
-from sidecar.errors import SidecarError, StoreError
+from sidecar.errors import SidecarError, SignalError, StoreError
 from sidecar.signals import files
 
 TYPE_CHECKING = False
@@ -226,9 +226,15 @@ def mark(root: str, run_id: str) -> Mark | None:
 
 
 def open_runs(root: str, *, workspace: str | None = None) -> list[str]:
-    """The ids of the runs that have not ended, newest first; of one workspace, where one is given."""
+    """The ids of the runs that have not ended, newest first; of one workspace, where one is given.
+
+    SignalError where this user may not read which they are.
+    """
+    directory = layout.open_directory(root)
     try:
-        run_ids = sorted(os.listdir(layout.open_directory(root)), reverse=True)
+        run_ids = sorted(os.listdir(directory), reverse=True)
+    except PermissionError as error:
+        raise SignalError(f"cannot read which runs are open: {directory}: {error.strerror}") from None
     except OSError:
         return []
     found = ((run_id, mark(root, run_id)) for run_id in run_ids)

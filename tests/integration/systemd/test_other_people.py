@@ -83,3 +83,14 @@ def test_who_stops_it_with_wait_gets_the_proof(service: Project, run_id: str) ->
     told = service.machine.sidecar(service, "stop", "nightly", "--wait", user="operator")
     assert f"Applied: run {run_id} stopped" in told
     stopped(service, run_id)
+
+
+def test_who_may_not_read_which_runs_are_open_gets_no_proof(service: Project, run_id: str) -> None:
+    index = f"{service.inside}/.swissarmyhammer/open"
+    service.machine.run("chmod", "700", index)
+    try:
+        told = service.machine.sidecar(service, "stop", "nightly", "--wait", user="operator", code=4)
+        assert "cannot read which runs are open" in told
+        stopped(service, run_id)
+    finally:
+        service.machine.run("chmod", "755", index)
