@@ -159,7 +159,7 @@ class Settings(BaseModel):
     )
     secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GITHUB_TOKEN", "GH_TOKEN"),
-        description="Names of environment variables whose values never appear in logs and events.",
+        description="Names of environment variables whose values nothing that is told of a run shows.",
     )
 
     def secret_values(self, environment: Mapping[str, str]) -> tuple[str, ...]:

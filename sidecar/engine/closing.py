@@ -21,6 +21,7 @@ from sidecar.store.journal import OPEN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sidecar.agents.mask import Secrets
     from sidecar.engine.opened import OpenRun
     from sidecar.engine.owner import Owner
     from sidecar.model.run import RunEvent
@@ -37,7 +38,7 @@ _WAIT_S = 0.25
 async def close(opened: OpenRun, ending: Ending) -> Ending:
     """End the run in the journal, then take the signals that this fulfils. The ending as it was journalled."""
     opened.gate.tick()
-    ending = _with_late_reason(ending)
+    ending = _with_late_reason(ending, opened.mask)
     data = {name: value for name, value in (("limit", ending.limit), ("waits", ending.waits)) if value}
     taken: list[Signal] = []
 
@@ -60,7 +61,7 @@ def clear_stale_signals(opened: OpenRun) -> None:
         found = files.read(directory, "abort")
         if found is not None and opened.board.verdict(found) == "stale":
             _careful(opened.warn, partial(apply_to_unheld, opened.owner, found))
-    for warning in clear_leftovers(opened.owner.root, opened.board):
+    for warning in clear_leftovers(opened.owner.root, opened.board, opened.mask.masked_text):
         opened.warn(warning)
 
 
@@ -77,12 +78,12 @@ def asked_meanwhile(owner: Owner, run: Run) -> Ending | None:
 
 def end_unheld(
     owner: Owner, run: Run, ending: Ending, hear: Callable[[RunEvent], None], *, wait_s: float | None = None
-) -> None:
+) -> Ending:
     """End an open run that nobody executes, in the journal, for whose lock `wait_s` is waited. The caller has the lock
-    of the run."""
+    of the run. The ending as it was journalled."""
     board = board_of(owner, run, owner.report)
     board.look()
-    ending = _with_late_reason(ending)
+    ending = _with_late_reason(ending, owner.mask_of(run.run_id))
     taken = _governing(board, ending)
     with owner.database.transaction(wait_s=wait_s):
         for handout in owner.handouts.all_held(run.run_id):
@@ -92,6 +93,7 @@ def end_unheld(
             owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind)
     hear(event.told)
     _take_signals(owner, board, ending.status, taken, None)
+    return ending
 
 
 def end_unopened(owner: Owner, run_id: str, last: int, error: Exception, hear: Callable[[RunEvent], None]) -> Ending:
@@ -99,16 +101,14 @@ def end_unopened(owner: Owner, run_id: str, last: int, error: Exception, hear: C
     caller has its lock. `last`: the event behind which nobody has heard of any."""
     reason = str(error)
     if not isinstance(error, SidecarError):
-        run_log.keep_traceback(owner.root, run_id, error)
+        run_log.keep_traceback(owner.root, run_id, error, owner.mask_of(run_id))
         reason = unforeseen(error)
     run = owner.journal.run(run_id)
     if run.status != "running":
         owner.journal.begin(run_id, {"workflow": run.workflow, "was": stood_as(owner.journal, run)})
     for event in owner.journal.events(run_id, after=last):
         hear(event.told)
-    ending = Ending("failed", reason)
-    end_unheld(owner, owner.journal.run(run_id), ending, hear)
-    return ending
+    return end_unheld(owner, owner.journal.run(run_id), Ending("failed", reason), hear)
 
 
 def apply_to_unheld(owner: Owner, signal: Signal) -> list[str]:
@@ -145,6 +145,7 @@ def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
     if request is None:  # the file is gone since
         return False
     if request.kind == "stop" and owner.handouts.all_held(run_id):
+        signal.reason = owner.mask_of(run_id).masked_text(signal.reason)
         noted = {"signal_id": signal.signal_id, "reason": signal.reason, "since": signal.arrived_at, "start": run.start}
         data = {"signal": "stop", "reason": signal.reason, "source": "file", "path": signal.path}
         with owner.database.transaction(wait_s=_WAIT_S):
@@ -162,7 +163,7 @@ def see_to_signal(owner: Owner, signal: Signal) -> list[str]:
     """For a process that lives on: what a signal that stands somewhere does to runs that nobody executes, and whether
     it can go because the run that it names has ended."""
     if signal.trailers.run_id is not None and (why := clear_other(owner.root, signal)):
-        owner.report(f"removed {signal.path}: {why} ({signal.reason})")
+        owner.report(f"removed {signal.path}: {why} ({owner.mask.masked_text(signal.reason)})")
         return []
     return apply_to_unheld(owner, signal)
 
@@ -216,10 +217,12 @@ def _take_signals(
     a file goes, because whoever dies in between leaves it to the next one who finds it.
     """
     root, run_id, warn = owner.root, board.subject.run_id, board.report
+    mask = owner.mask_of(run_id)
     processes, survivors = (proof.processes, proof.survivors) if proof else ((), 0)
 
     def take(signal: Signal, state: Any = "applied") -> None:
         whole = files.settled(signal)
+        whole.reason = mask.masked_text(whole.reason)
         consume(root, whole, run_id, status, state=state, processes=processes, survivors=survivors)
 
     for signal in taken:
@@ -230,22 +233,22 @@ def _take_signals(
         refused = files.read(directory, "stop")
         if refused is not None and board.verdict(refused) == "refused":
             _careful(warn, partial(take, refused, "refused"))
-    for warning in clear_leftovers(root, board):
+    for warning in clear_leftovers(root, board, mask.masked_text):
         warn(warning)
     liveness.end(root, run_id)
     board.cleanup()
 
 
-def _with_late_reason(ending: Ending) -> Ending:
-    """A signal that was found while it was being written may have its reason by now."""
+def _with_late_reason(ending: Ending, mask: Secrets) -> Ending:
+    """A signal that was found while it was being written may have its reason by now. Without secrets, as it is told."""
     request = ending.request
-    if request is None or request.signal is None:
-        return ending
-    signal = files.settled(request.signal)
-    if signal is request.signal:  # nothing came late, and the request may say more: a stop that became an abort
-        return ending
-    reason = signal.reason if ending.reason == request.reason else ending.reason
-    return replace(ending, reason=reason, request=replace(request, signal=signal, reason=signal.reason))
+    if request is not None and request.signal is not None:
+        signal = files.settled(request.signal)
+        if signal is not request.signal:  # else nothing came late, and the request may say more: a stop became an abort
+            reason = signal.reason if ending.reason == request.reason else ending.reason
+            ending = replace(ending, reason=reason, request=replace(request, signal=signal, reason=signal.reason))
+    waits = mask.masked_event(ending.waits) if ending.waits is not None else None
+    return replace(ending, reason=mask.masked_text(ending.reason), waits=waits)
 
 
 def _careful(warn: Callable[[str], None], act: Callable[[], object]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar.agents.launch import unfit
+from sidecar.agents.mask import Secrets
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Surroundings:
     environment: Mapping[str, str]
     settings: Settings
     secrets: tuple[str, ...] = ()
+    mask: Secrets = field(default_factory=lambda: Secrets(()))  # of these, and of those that its agents are given
     person: Person | None = None
     clients: Clients | None = None
     mcp: McpConfiguration | None = None  # leads an agent's MCP client to this run

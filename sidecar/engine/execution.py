@@ -136,8 +136,7 @@ class Execution:
                 return ending
             approval.check(self.owner.journal, run, feedback=self._feedback, approve=self._approve)
             exclusive.refuse_second(self.owner.journal, root, run.workflow, run.workspace, self.run_id)
-            environment = run.details.get("environment") or self.owner.environment
-            self._log = RunLog(root, self.run_id, self.owner.settings.secret_values(environment))
+            self._log = RunLog(root, self.run_id)
             try:
                 return await self._opened(run, lock)
             finally:
@@ -157,8 +156,7 @@ class Execution:
             return None
         ending = asked_meanwhile(self.owner, run)
         if ending is not None:
-            end_unheld(self.owner, run, ending, self._hear)
-            return replace(ending, executed=False)
+            return replace(end_unheld(self.owner, run, ending, self._hear), executed=False)
         return None
 
     async def _opened(self, run: Run, lock: liveness.RunLock) -> Ending:
@@ -202,6 +200,8 @@ class Execution:
     def _begin(self, run: Run, image: Image) -> tuple[Run, dict[str, Any]]:
         """Journal the start; the run as it is then, and what is told of it."""
         owner, was = self.owner, stood_as(self.owner.journal, run)
+        if self._feedback is not None:
+            self._feedback = owner.mask_of(run.run_id).masked_text(self._feedback)
         if run.status == "running":
             died = run.driver == "server"
             why = "its owner died" if died else "the agent that drove it was relieved"
@@ -256,6 +256,7 @@ class Execution:
         if ending is None or ending.status != "interrupted":
             ending = Ending("interrupted", str(lost))
         told = {"status": ending.status, "reason": ending.reason}
+        told = opened.mask.masked_event(told)
         self._hear(RunEvent(self.run_id, kinds.RUN_ENDED, self.owner.database.clock(), told))
         if ending is not opened.ending:
             raise lost

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar import layout
+from sidecar.agents.mask import Secrets
 from sidecar.catalog import imports
 from sidecar.engine import approval
 from sidecar.engine.boundary import Gate
@@ -178,6 +179,8 @@ class OpenRun:
         self.run = run
         self.image = image
         self.hear = hear
+        secrets = owner.secrets_of(run)
+        self.mask = owner.masks[run.run_id] = Secrets(secrets)
         seq, states = owner.journal.last_seq(run.run_id), owner.journal.last_state(run.run_id)
         self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq, states=states)
         self.ledger.traces = image.spaces.take_traces
@@ -194,7 +197,8 @@ class OpenRun:
             workspace=run.workspace,
             environment=environment,
             settings=owner.settings,
-            secrets=owner.settings.secret_values(environment),
+            secrets=secrets,
+            mask=self.mask,
             person=person,
             mcp=mcp,
         )
@@ -212,6 +216,7 @@ class OpenRun:
     def close(self) -> None:
         """Forget it; the journal has it."""
         self.owner.hear_ended.pop(self.run.run_id, None)
+        self.owner.masks.pop(self.run.run_id, None)
         self.image.spaces.close()
 
     @asynccontextmanager
@@ -261,7 +266,7 @@ class OpenRun:
     def tell(self, kind: str, data: dict[str, Any]) -> None:
         """An event; what agents say and do is passed on, and not journalled."""
         if kind in (kinds.SAID, kinds.ACTIVITY):
-            self.say(kind, data)
+            self._pass_on(kind, data)  # masked already, as it came out of the agent
         else:
             self.ledger.note(kind, **data)
 
@@ -271,6 +276,9 @@ class OpenRun:
 
     def say(self, kind: str, data: dict[str, Any]) -> None:
         """Tell whoever watches, and not the journal."""
+        self._pass_on(kind, self.mask.masked_event(data))
+
+    def _pass_on(self, kind: str, data: dict[str, Any]) -> None:
         self.hear(RunEvent(self.run.run_id, kind, self.owner.database.clock(), data))
 
     def lose(self, error: StoreError) -> None:

@@ -65,11 +65,11 @@ class Outcomes:
                 raise self.ledger.lost from None
             if not isinstance(cause, SidecarError):
                 self.keep_traceback(cause)
-            tried.error = error_of(cause, step)
+            tried.error = self._around.mask.masked_value(error_of(cause, step))
 
     def keep_traceback(self, error: Exception) -> None:
         """What nobody foresaw, for whoever mends it: people get one line."""
-        run_log.keep_traceback(self._around.root, self._around.run_id, error, self._around.secrets)
+        run_log.keep_traceback(self._around.root, self._around.run_id, error, self._around.mask)
 
     def completed(self, thread: Thread, step: StepBase, key: str, outcome: list[Any]) -> None:
         """Its writes are done. The caller tells the cursor."""

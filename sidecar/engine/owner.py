@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from sidecar.agents import cgroup
+from sidecar.agents.mask import Secrets
 from sidecar.agents.process import Supervisor
 from sidecar.agents.reap import reap
 from sidecar.errors import StoreError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sidecar.config import Settings
     from sidecar.model.agent import AgentEnded
     from sidecar.model.run import RunEvent
+    from sidecar.store.journal import Run
 
 
 class Owner:
@@ -44,7 +46,8 @@ class Owner:
         self.environment = environment
         self.report = report
         self.database = open_database(root)
-        self.journal = Journal(self.database)
+        self.masks: dict[str, Secrets] = {}  # of the runs that are open here
+        self.journal = Journal(self.database, self.mask_of)
         self.checkpoints = Checkpoints(self.database)
         self.agents = Agents(self.database)
         self.handouts = Handouts(self.database)
@@ -76,6 +79,24 @@ class Owner:
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         told = (kind, error, trace) if cancelled else (None, None, None)
         return bool(await self._stack.__aexit__(*told)) and cancelled
+
+    @property
+    def mask(self) -> Secrets:
+        """What masks the secrets of our own environment, where it is not about one run."""
+        return Secrets(self.settings.secret_values(self.environment))
+
+    def secrets_of(self, run: Run) -> tuple[str, ...]:
+        """The values that nobody may see in what is told of a run: those of its environment, and of ours."""
+        environments = (self.environment, run.details.get("environment") or {})
+        return tuple({value for one in environments for value in self.settings.secret_values(one)})
+
+    def mask_of(self, run_id: str) -> Secrets:
+        """What masks the secrets of a run, wherever something is told of it."""
+        found = self.masks.get(run_id)
+        if found is None:
+            run = self.journal.find(run_id)
+            found = Secrets(self.secrets_of(run) if run is not None else ())
+        return found
 
     def emit(self, event: RunEvent) -> None:
         """What happens in any run, for whoever listens to all of them."""

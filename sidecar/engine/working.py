@@ -170,6 +170,7 @@ class Work:
 
     def fail(self, thread: Thread, step: StepBase, key: str, attempt: int, error: Error) -> None:
         """A step failed: the cursor decides what becomes of it."""
+        error = self.around.mask.masked_value(error)  # an agent outside may have worded it
         self._outcomes.failed(thread, step, error)
         self._ledger.fail(key, attempt, error)
 
@@ -188,6 +189,7 @@ class Work:
     def redirect(self, text: str, name: str | None = None) -> list[str]:
         """Have what agents do now done again with a text added: the steps that are. `name`: the text's, by which it is
         known when it comes again after a crash."""
+        text = self.around.mask.masked_text(text)
         keys = sorted(self._processes.steps() & set(self._redirectable))
         for key in keys:
             self._image.redirected(key, text, name)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.agents.mask import Secrets
 from sidecar.errors import SidecarError
 from sidecar.notify.notices import Notice, Reader, summed
 
@@ -95,18 +94,15 @@ class _Notifier:
             self._tasks.start_soon(channel.run)
 
     def _complete(self, notice: Notice) -> Notice:
-        """With the workflow, the project and the machine in it, and without any secret."""
+        """With the workflow, the project and the machine in it. Events have no secrets."""
         owner = self._owner
         try:
             run = owner.journal.run(notice.run_id)
-        except SidecarError:  # without it nobody knows which secrets the run was given
+        except SidecarError:  # a journal that cannot be read keeps nobody from being told
             return replace(notice, title=f"run {notice.run_id}: {notice.event}", text="")
-        environments = (owner.environment, run.details.get("environment") or {})
-        secrets = Secrets(value for one in environments for value in owner.settings.secret_values(one))
         place = f"{os.path.basename(owner.root)} on {platform.node()}, run {notice.run_id}"
         text = "\n".join(part for part in (notice.text, place) if part)
-        title = f"{run.workflow}: {notice.title}"
-        return replace(notice, title=secrets.masked_text(title), text=secrets.masked_text(text))
+        return replace(notice, title=f"{run.workflow}: {notice.title}", text=text)
 
 
 class _Channel:

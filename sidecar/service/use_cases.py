@@ -208,13 +208,17 @@ class UseCases:
     ) -> Json:
         """Write a .stop file, or take it back. `asker`: the run whose agent asks, where one does."""
         target = signalling.target(self.project, workspace, run_id, asker)
-        return signalling.cancel(target) if cancel else signalling.write("stop", target, reason or "")
+        return signalling.cancel(target) if cancel else signalling.write("stop", target, self._masked(reason or ""))
 
     async def abort(
         self, reason: str, run_id: str | None = None, workspace: str | None = None, *, asker: str | None = None
     ) -> Json:
         """Write an .abort file. `asker` as above."""
-        return signalling.write("abort", signalling.target(self.project, workspace, run_id, asker), reason)
+        target = signalling.target(self.project, workspace, run_id, asker)
+        return signalling.write("abort", target, self._masked(reason))
+
+    def _masked(self, reason: str) -> str:
+        return self.owner.mask.masked_text(reason)
 
     # --- agent-driven runs
 

@@ -11,7 +11,7 @@ from sidecar.errors import SidecarError
 from sidecar.signals import files, liveness, receipts, trailers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from sidecar.signals.board import Board
     from sidecar.signals.files import Signal
@@ -64,15 +64,17 @@ def still_to_take(root: str, signal: Signal, done: Collection[str] = ()) -> list
     ]
 
 
-def clear_leftovers(root: str, board: Board) -> list[str]:
+def clear_leftovers(root: str, board: Board, shown: Callable[[str], str] = str) -> list[str]:
     """Remove what no run is to take any more: aborts from before the run, what has expired, what was for a run that has
-    ended, and what this run took before somebody died. The result is what to warn of."""
+    ended, and what this run took before somebody died. The result is what to warn of. `shown`: a reason as it may be
+    told."""
     warnings = []
     places = [(directory, kind) for directory in board.subject.directories for kind in files.FILE_NAMES]
     for directory, kind in places:
         signal = files.read(directory, kind)
         if signal is None or (verdict := board.verdict(signal)) in ("applies", "refused"):
             continue
+        signal.reason = shown(signal.reason)
         try:
             if gone := _clear_leftover(root, signal, verdict, board.subject.run_id):
                 since = trailers.timestamp(signal.arrived_at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from sidecar.errors import StoreError
 from sidecar.model.run import RunEvent
@@ -12,7 +12,7 @@ from sidecar.store import sql
 from sidecar.store.sealed import dump, load, plain, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from sidecar.store.db import Database
@@ -46,9 +46,24 @@ class Run:
     ended_at: float | None
 
 
+# What the run computed, and computes with when it is told again: that it gets as it was.
+_REPLAYED = ("outcome", "names")
+_KEPT = "kept"
+
+
+class Mask(Protocol):
+    """Knows the secrets of a run."""
+
+    def are_in(self, text: str) -> bool:
+        """Whether one of them is in this JSON."""
+
+    def masked_event(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """What an event tells, without them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `seq` has no gaps; `closes` marks the end of a start."""
+    """One thing that happened, as everybody may see it. `seq` has no gaps; `closes` marks the end of a start."""
 
     run_id: str
     seq: int
@@ -57,6 +72,12 @@ class Event:
     kind: str
     closes: bool
     data: dict[str, Any]
+    kept: Mapping[str, Any] | None = None  # values of the run in it that have secrets, for a replay only
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """The data with the values that the run had: for a replay only."""
+        return {**self.data, **self.kept} if self.kept else self.data
 
     @property
     def told(self) -> RunEvent:
@@ -88,8 +109,10 @@ class AppliedSignal:
 class Journal:
     """Runs, events, states and signals. Each call is a transaction, or a part of the one that is open."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, mask_of: Callable[[str], Mask | None] = lambda _: None) -> None:
+        """`mask_of`: the mask of a run, for the events that are made here."""
         self._db = database
+        self._mask_of = mask_of
 
     def transaction(self) -> AbstractContextManager[None]:
         """Several calls as one: all of it or nothing, and nobody else writes in between."""
@@ -148,7 +171,7 @@ class Journal:
         with self._db.transaction():
             told = {**(data or {}), "status": status, "reason": reason}
             event = self._append(run_id, ENDED, told, closes=True)
-            self._change(self.run(run_id), status=status, reason=reason, ended_at=event.at)
+            self._change(self.run(run_id), status=status, reason=event.data["reason"], ended_at=event.at)
         return event
 
     def end_unheld(self, run_id: str, status: Ending, *, reason: str | None = None) -> Event:
@@ -199,9 +222,11 @@ class Journal:
         """Several events, inside a transaction, by whoever has the run and knows its start and its last event: cheaper
         than one after the other. Refused where somebody else has written one since."""
         at = self._db.clock()
-        rows = [(run_id, last + n, start, at, kind, 0, dump(data)) for n, (kind, data) in enumerate(entries, 1)]
+        mask = self._mask_of(run_id)
+        made = [(kind, *_made(data, mask)) for kind, data in entries]
+        rows = [(run_id, last + n, start, at, kind, 0, text) for n, (kind, text, _) in enumerate(made, 1)]
         self._db.execute_all(sql.ADD_EVENT, [(*columns, seal(*columns)) for columns in rows], f"run {run_id}")
-        return [RunEvent(run_id, kind, at, data, last + n) for n, (kind, data) in enumerate(entries, 1)]
+        return [RunEvent(run_id, kind, at, data, last + n) for n, (kind, _, data) in enumerate(made, 1)]
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """In order, those behind a sequence number."""
@@ -309,7 +334,8 @@ class Journal:
 
     def _append(self, run_id: str, kind: str, data: dict[str, Any], *, closes: bool) -> Event:
         start, last = self._last_event(run_id)
-        columns = (run_id, last + 1, start, self._db.clock(), kind, int(closes), dump(data))
+        text, data = _made(data, self._mask_of(run_id))
+        columns = (run_id, last + 1, start, self._db.clock(), kind, int(closes), text)
         self._db.execute(sql.ADD_EVENT, (*columns, seal(*columns)), f"run {run_id}, {kind}")
         return Event(run_id, last + 1, start, columns[3], kind, closes, data)
 
@@ -336,9 +362,20 @@ class Journal:
         return Run(*known, status, start, load(reason), *times)
 
 
+def _made(data: dict[str, Any], mask: Mask | None) -> tuple[str, dict[str, Any]]:
+    """An event's data as they are written and as they are told: secrets are masked here, for everybody who sees it."""
+    text = dump(data)
+    if mask is None or not mask.are_in(text):
+        return text, data
+    told = mask.masked_event(data)
+    kept = {name: data[name] for name in _REPLAYED if name in data and told[name] != plain(data[name])}
+    return dump({**told, _KEPT: kept} if kept else told), told
+
+
 def _event(row: tuple[Any, ...]) -> Event:
-    run_id, seq, start, at, kind, closes, data, _ = row
-    return Event(run_id, seq, start, at, kind, bool(closes), load(data))
+    run_id, seq, start, at, kind, closes, text, _ = row
+    data = load(text)
+    return Event(run_id, seq, start, at, kind, bool(closes), data, data.pop(_KEPT, None))
 
 
 def _columns(run: Run) -> tuple[Any, ...]:

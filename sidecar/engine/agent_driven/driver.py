@@ -195,6 +195,8 @@ def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = F
     approval.check(owner.journal, run, feedback=feedback, approve=approve)
     exclusive.refuse_second(owner.journal, owner.root, run.workflow, run.workspace, run_id)
     liveness.keep_open(owner.root, run_id, workspace=run.workspace, driver="agent")
+    if feedback is not None:
+        feedback = owner.mask_of(run_id).masked_text(feedback)
     image = load(owner, run)
     try:
         with owner.database.transaction():

@@ -223,7 +223,8 @@ class Hands:
     async def _report_tasks(self, thread: Thread, action: Parallel, status: str, error: str | None) -> dict[str, Any]:
         left = [child for child in list(thread.children.values()) if child.place and child.place[1] in action.todo]
         if status == "failed":
-            told: Error = {"message": error or "its agent says that it failed"}
+            said = self._interpreter.work.around.mask.masked_text(error or "")
+            told: Error = {"message": said or "its agent says that it failed"}
             for child in left:
                 await self._take_back(child.task_id)
                 self._batches.tasks.over(child, told)

@@ -47,7 +47,7 @@ def _rewrite(image: Image, version: StateVersion) -> None:
 
 
 def _replay_one(image: Image, event: Event, threads: dict[str, Thread]) -> None:
-    data = event.data
+    data = event.whole
     if event.kind == kinds.TASK_STARTED and data["thread"] in threads:
         parent = threads[data["thread"]]
         pass_boundaries(parent)

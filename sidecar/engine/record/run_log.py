@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
 from sidecar.agents import log_file
-from sidecar.agents.mask import Secrets
 from sidecar.engine.picture import one_line
 from sidecar.model import run as kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
+    from sidecar.agents.mask import Secrets
     from sidecar.model.run import RunEvent
 
 NAME = "run.log"
@@ -28,9 +28,8 @@ _LONGEST = 2000
 class RunLog:
     """The file, as its owner writes it. A log that cannot be written never fails a run: `problem` says why."""
 
-    def __init__(self, root: str, run_id: str, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, root: str, run_id: str) -> None:
         self.problem: str | None = None
-        self._secrets = Secrets(secrets)
         self._file = -1
         self._size = 0
         self._path = os.path.join(layout.run_directory(root, run_id), NAME)
@@ -46,7 +45,7 @@ class RunLog:
         """Add lines as they are."""
         if self._file < 0:
             return
-        data = (self._secrets.masked_text(text) + "\n").encode("utf-8", "replace")
+        data = (text + "\n").encode("utf-8", "replace")
         try:
             # In one piece: who follows the file never sees half a line, as long as there is room on the disk.
             self._size += os.write(self._file, data)
@@ -77,10 +76,10 @@ class RunLog:
         self._open()
 
 
-def keep_traceback(root: str, run_id: str, error: Exception, secrets: Iterable[str] = ()) -> None:
-    """Add a traceback, whoever drives the run."""
-    log = RunLog(root, run_id, secrets)
-    log.write("".join(traceback.format_exception(error)).rstrip("\n"))
+def keep_traceback(root: str, run_id: str, error: Exception, mask: Secrets) -> None:
+    """Add a traceback, whoever drives the run. It is no event, so nobody has masked what stands in it."""
+    log = RunLog(root, run_id)
+    log.write(mask.masked_text("".join(traceback.format_exception(error)).rstrip("\n")))
     log.close()
 
 

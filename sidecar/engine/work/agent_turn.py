@@ -197,13 +197,15 @@ def _least(*limits: float | None) -> float | None:
 
 def _setting(context: Context, order: Order, definition: AgentDefinition) -> Setting:
     around = context.around
+    given = around.settings.secret_values(definition.env)
+    around.mask.learn(given)
     return Setting(
         cwd=order.cwd,
         environment=around.environment,
         run_id=around.run_id,
         log_path=context.log_path(),
         task_id=order.task_id,
-        secrets=(*around.secrets, *around.settings.secret_values(definition.env)),
+        secrets=(*around.secrets, *given),
         kill_after_s=around.settings.kill_after_s,
         mcp=_mcp(around.mcp, order.task_id),
         files=Files((around.root, order.cwd), around.workspace),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.agents.mask import MASK, Masker, Secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 few_letters = st.text(alphabet='ab"é', min_size=1, max_size=5)
 
@@ -60,3 +66,47 @@ def test_without_secrets_everything_passes_at_once() -> None:
     masker = Masker(Secrets(["", ""]))
     assert masker.feed(b"anything") == b"anything"
     assert masker.rest() == b""
+
+
+def test_an_event_is_masked_in_its_texts_and_keys_and_keeps_its_names() -> None:
+    secrets = Secrets(["sk-0123456789"])
+    data = {
+        "step": "sk-0123456789",
+        "text": "it is sk-0123456789",
+        "error": {"message": "no sk-0123456789", "codes": [401, "sk-0123456789"]},
+        "names": {"sk-0123456789": None},
+        "waits": {"step": "sk-0123456789", "prompt": "sk-0123456789?"},
+    }
+    assert secrets.masked_event(data) == {
+        "step": "sk-0123456789",
+        "text": "it is ********",
+        "error": {"message": "no ********", "codes": [401, "********"]},
+        "names": {"********": None},
+        "waits": {"step": "sk-0123456789", "prompt": "********?"},
+    }
+
+
+@pytest.mark.parametrize("secret", ["sk-0123456789", 'with "quotes"', "two\nlines", "grün-0123", "back\\slash"])
+@pytest.mark.parametrize("said", [lambda secret: secret, json.dumps, lambda secret: [{secret: 1}]])
+def test_a_secret_is_found_in_the_json_of_an_event_in_each_spelling(secret: str, said: Callable[[str], object]) -> None:
+    secrets = Secrets([secret])
+    data = {"text": said(secret)}
+    assert secrets.are_in(json.dumps(data))
+    assert not secrets.are_in(json.dumps(secrets.masked_event(data)))
+
+
+def test_a_number_that_looks_like_a_secret_is_no_text() -> None:
+    assert Secrets(["12345678"]).masked_event({"tokens": 12345678}) == {"tokens": 12345678}
+
+
+def test_secrets_can_be_learned_later() -> None:
+    secrets = Secrets([])
+    assert not secrets
+    secrets.learn(["hunter2hunter2"])
+    assert secrets.masked_text("it is hunter2hunter2") == "it is ********"
+    assert secrets.masked(b"hunter2hunter2") == b"********"
+    assert secrets.are_in("hunter2hunter2")
+
+
+def test_half_a_surrogate_pair_is_no_obstacle() -> None:
+    assert Secrets(["hunter2hunter2"]).masked_text("\ud800 hunter2hunter2") == "\ud800 ********"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar import layout
-from sidecar.engine.record.run_log import NAME, RunLog, line
+from sidecar.agents.mask import Secrets
+from sidecar.engine.record.run_log import NAME, RunLog, keep_traceback, line
 from sidecar.model import run as kinds
 from sidecar.model import ulid
 from sidecar.model.run import RunEvent
@@ -23,10 +24,10 @@ def event(kind: str, **data: Any) -> RunEvent:
     return RunEvent(RUN, kind, 1_800_000_000.5, data)
 
 
-def log_of(root: Path, *secrets: str) -> tuple[RunLog, Path]:
+def log_of(root: Path) -> tuple[RunLog, Path]:
     directory = layout.run_directory(str(root), RUN)
     os.makedirs(directory, exist_ok=True)
-    return RunLog(str(root), RUN, secrets), root / ".swissarmyhammer" / "runs" / RUN / NAME
+    return RunLog(str(root), RUN), root / ".swissarmyhammer" / "runs" / RUN / NAME
 
 
 @pytest.mark.parametrize("kind", sorted(value for name, value in vars(kinds).items() if name.isupper()))
@@ -54,11 +55,10 @@ def test_an_event_is_one_line_without_anything_that_a_terminal_would_obey(tmp_pa
     assert path.read_text() == "2027-01-15T08:00:00.500Z two lines [31mred\n"
 
 
-def test_secrets_are_masked(tmp_path: Path) -> None:
-    log, path = log_of(tmp_path, "hunter2hunter2")
-    log.hear(event(kinds.STEP_FAILED, step="a", error={"message": "401 for hunter2hunter2"}))
-    log.close()
-    assert path.read_text().endswith("step a: failed: 401 for ********\n")
+def test_a_traceback_is_kept_without_secrets(tmp_path: Path) -> None:
+    _, path = log_of(tmp_path)
+    keep_traceback(str(tmp_path), RUN, ValueError("401 for hunter2hunter2"), Secrets(["hunter2hunter2"]))
+    assert path.read_text().endswith("ValueError: 401 for ********\n")
 
 
 def test_a_later_start_adds_to_the_log(tmp_path: Path) -> None:
