@@ -54,16 +54,20 @@ CHANGED = "definition"  # in a run's details: the one that took the place of the
 @asynccontextmanager
 async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[liveness.RunLock]:
     """The run's lock, waited for without holding up the loop. RunBusy where somebody else keeps it."""
-    lock = liveness.RunLock(root, run_id)
-    deadline = anyio.current_time() + within_s
-    while True:
-        try:
-            lock.acquire(0.0)
-            break
-        except liveness.RunBusy:
-            if anyio.current_time() > deadline:
-                raise
-        await anyio.sleep(_LOCK_EVERY_S)
+    lock, since = liveness.RunLock(root, run_id), anyio.current_time()
+    with liveness.Turn(root, run_id) as turn:
+        while True:
+            waited_s = anyio.current_time() - since
+            try:
+                # Whose turn it is may be suspended: that keeps nobody else out.
+                if waited_s > within_s / 2 or turn.acquire():
+                    lock.acquire(0.0)
+                    break
+            except liveness.RunBusy as busy:
+                if waited_s > within_s:
+                    raise liveness.RunBusy(f"{busy}; it is still busy after {within_s:g} s: ask again") from None
+            # Who has waited for longer looks more often: among several it is the likeliest to be the next.
+            await anyio.sleep(_LOCK_EVERY_S / (1 + 10 * waited_s))
     try:
         yield lock
     finally:

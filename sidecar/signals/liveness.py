@@ -87,6 +87,40 @@ class RunLock:
         self.release()
 
 
+class Turn:
+    """The right to be the next that has the run's lock. Without it, a process that makes one call after the other has
+    the lock again before those who wait for it have looked.
+
+    It is a lock on the run's `open`. Where that cannot be locked, or is replaced, only the order suffers.
+    """
+
+    def __init__(self, root: str, run_id: str) -> None:
+        self._path = os.path.join(layout.run_directory(root, run_id), OPEN_NAME)
+        self._file = -1
+        self._has = False
+
+    def acquire(self) -> bool:
+        """Take it, unless it is taken already; False where another process has it."""
+        if not self._has:
+            try:
+                if self._file < 0:
+                    self._file = os.open(self._path, _READ)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError:  # the run has ended, or there are no locks on this file system
+                pass
+            self._has = True
+        return True
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
 class RunBusy(SidecarError):  # noqa: N818 - a state, not a defect
     """Another process holds the run's lock."""
 
