@@ -68,7 +68,8 @@ def _vscode_file(person: Person) -> str:
 
 
 _CODEX_IS_QUICK = (
-    "Codex waits about a second for a server before its first turn: with `sidecar daemon` running, this one is in time."
+    "Codex waits about a second for a server before its first turn: with `sidecar daemon` running, this one is in "
+    "time; `required = true` in its table makes Codex wait for it, and refuse to start without it."
 )
 CLIENTS: dict[str, Client] = {
     "claude": Client(

@@ -344,13 +344,14 @@ async def test_a_tool_ended_during_a_tool_call_takes_the_call_along(tool: Tool, 
 
 
 SERVER = """
-import json, os, sys
+import json, os, sys, time
 for line in sys.stdin:
     call = json.loads(line)
     if "id" not in call:
         continue
     reply = {"error": {"code": -32601, "message": "no such method"}}
     if call["method"] == "initialize":
+        time.sleep(float(os.environ.get("SIDECAR_TEST_STARTS_IN", "0")))
         version = call["params"]["protocolVersion"]
         server = {"name": "s", "version": "1"}
         reply = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}}
@@ -367,10 +368,22 @@ for line in sys.stdin:
 
 @pytest.mark.anyio
 async def test_a_tool_can_call_the_server_that_leads_back_to_the_run(tool: Tool, tmp_path: Path) -> None:
+    await _check_call(tool, tmp_path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("tool", ["codex"], indirect=True)
+async def test_codex_waits_for_a_server_that_is_slow_to_start(tool: Tool, tmp_path: Path) -> None:
+    """It gives others about a second, and then does its work without them. Without a daemon, ours takes that long."""
+    await _check_call(tool, tmp_path, SIDECAR_TEST_STARTS_IN="5")
+
+
+async def _check_call(tool: Tool, tmp_path: Path, **variables: str) -> None:
+    """The model wants the tool `abort` called, and it is."""
     called = tmp_path / 'called it\'s "here"'
     mcp: McpConfiguration = {
         "command": [sys.executable, "-c", SERVER, str(called)],
-        "env": {"SIDECAR_TEST_RUN": "01J", "PATH": os.environ["PATH"]},
+        "env": {"SIDECAR_TEST_RUN": "01J", "PATH": os.environ["PATH"], **variables},
     }
     calls = {
         "claude": Script(tool="mcp__sidecar__abort", arguments={"reason": "enough"}),

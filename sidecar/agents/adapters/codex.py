@@ -42,11 +42,13 @@ def _arguments(call: Call) -> list[str]:
 
 def _server(command: Sequence[str], env: dict[str, str]) -> str:
     """The server as an inline table. The variables are named because codex passes on hardly any of its own, and
-    the approval because `exec` refuses every call that would need one."""
+    the approval because `exec` refuses every call that would need one. It is required because codex waits for any other
+    server for about a second, and then works without its tools: a step would complete that never could call back."""
     program, *rest = command
     variables = ",".join(f"{_toml(name)}={_toml(value)}" for name, value in env.items())
     arguments = ",".join(_toml(word) for word in rest)
-    return f'{{command={_toml(program)},args=[{arguments}],env={{{variables}}},default_tools_approval_mode="approve"}}'
+    how = f"command={_toml(program)},args=[{arguments}],env={{{variables}}}"
+    return f'{{{how},required=true,default_tools_approval_mode="approve"}}'
 
 
 def _toml(text: str) -> str:

@@ -120,12 +120,18 @@ def test_the_mcp_server_is_made_known_to_claude_and_permitted(place: Place) -> N
     assert words[words.index("--allowedTools") + 1] == "mcp__sidecar"
 
 
-def test_the_mcp_server_is_made_known_to_codex_and_permitted(place: Place) -> None:
+def test_the_mcp_server_is_made_known_to_codex_waited_for_and_permitted(place: Place) -> None:
     words = place.call("codex", mcp=MCP).argv
     (override,) = [word for word in words if word.startswith("mcp_servers")]
     assert words[words.index(override) - 1] == "-c"
     program, *arguments = MCP["command"]
-    server = {"command": program, "args": arguments, "env": MCP["env"], "default_tools_approval_mode": "approve"}
+    server = {
+        "command": program,
+        "args": arguments,
+        "env": MCP["env"],
+        "required": True,
+        "default_tools_approval_mode": "approve",
+    }
     assert tomllib.loads(override) == {"mcp_servers": {"sidecar": server}}
 
 
