@@ -187,7 +187,7 @@ class OpenRun:
         self.mask = owner.masks[run.run_id] = Secrets(secrets)
         seq, states = owner.journal.last_seq(run.run_id), owner.journal.last_state(run.run_id)
         self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq, states=states)
-        self.ledger.traces = image.spaces.take_traces
+        self.ledger.keep_trail = lambda: owner.transformations.add(run.run_id, image.spaces.take_traces())
         self.board = board_of(owner, run, self.warn)
         own_directory = self.board.subject.own_directory
         self.processes = Processes(

@@ -23,6 +23,7 @@ from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database
 from sidecar.store.handouts import Handouts
 from sidecar.store.journal import Journal
+from sidecar.store.transformations import Transformations
 from sidecar.store.waiting import when_free
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Owner:
         self.database = open_database(root)
         self.masks: dict[str, Secrets] = {}  # of the runs that are open here
         self.journal = Journal(self.database, self.mask_of)
+        self.transformations = Transformations(self.database, self.mask_of)
         self.checkpoints = Checkpoints(self.database)
         self.agents = Agents(self.database)
         self.handouts = Handouts(self.database)

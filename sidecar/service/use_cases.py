@@ -30,7 +30,6 @@ from sidecar.signals.liveness import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
 from sidecar.store.journal import OPEN
-from sidecar.store.transformations import Transformations
 from sidecar.store.waiting import free
 
 if TYPE_CHECKING:
@@ -475,10 +474,10 @@ class UseCases:
 
     def _trail(self, run_id: str, field: str | None = None) -> tuple[list[Json], int]:
         """The last computations, and how many there were: what the journal has, and what waits to be written."""
-        opened, journalled = self.open_here(run_id), Transformations(self.owner.database)
+        opened, journalled = self.open_here(run_id), self.owner.transformations
         waiting = opened.image.spaces.traces if opened is not None else []
         found = journalled.newest(run_id, _MOST_TRACES, field)
-        found += [one for one in waiting if field in (None, one["field"])]
+        found += journalled.told(run_id, [one for one in waiting if field in (None, one["field"])])
         return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
 
     def open_here(self, run_id: str) -> OpenRun | None:

@@ -20,7 +20,6 @@ from sidecar.engine.record.replaying import pass_boundaries
 from sidecar.engine.vigil import watched
 from sidecar.errors import InputError, StoreError
 from sidecar.signals import liveness
-from sidecar.store.transformations import Transformations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -184,7 +183,7 @@ def begin(owner: Owner, run_id: str, image: Image) -> None:
         owner.journal.change(run_id, details=details, driver="agent")
         owner.journal.begin(run_id, {"workflow": run.workflow, "was": stood_as(owner.journal, run)})
         seq, states = owner.journal.last_seq(run_id), owner.journal.last_state(run_id)
-        Transformations(owner.database).add(run_id, image.spaces.take_traces())
+        owner.transformations.add(run_id, image.spaces.take_traces())
         owner.checkpoints.save(run_id, {**image.to_json(), "seq": seq, "states": states})
 
 

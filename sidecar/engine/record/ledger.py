@@ -23,7 +23,6 @@ from sidecar.errors import JournalLocked, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.store.steps import Steps
-from sidecar.store.transformations import Transformations
 from sidecar.store.waiting import AGAIN_S, TRY_S
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ class Ledger:
         self._journal = journal
         self._checkpoints = checkpoints
         self._steps = Steps(database)
-        self._transformations = Transformations(database)
-        self.traces: Callable[[], list[dict[str, Any]]] = list  # gives how fields were computed since the last call
+        self.keep_trail: Callable[[], None] = lambda: None  # journals how fields were computed since the last call
         self._tell = tell
         self.run_id = run_id
         self.start = journal.run(run_id).start
@@ -264,7 +262,7 @@ class Ledger:
         told = self._journal.append_all(self.run_id, self.start, self.seq, events) if events else []
         if states:
             self.states = self._journal.add_states(self.run_id, states)
-        self._transformations.add(self.run_id, self.traces())
+        self.keep_trail()
         self._waiting = []
         if told:
             self.seq = told[-1].seq

@@ -111,6 +111,28 @@ def test_messages_and_questions_show_it_masked_and_the_state_has_it(project: Pro
     assert [data["value"] for data in project.events(run_id, "answered")] == [MASKED]
 
 
+@pytest.mark.anyio
+async def test_the_trail_of_computed_fields_shows_it_masked(project: Project) -> None:
+    header = {"from": "raw.key", "transform": "'key=' + input"}
+    project.workflow(
+        "compute",
+        {"id": "a", "type": "shell_command", "command": 'test {{ header }} = "key=$ANTHROPIC_API_KEY"'},
+        {"id": "b", "type": "agent", "prompt": "more"},
+        inputs={"key": {"type": "string"}},
+        default_state={"raw": {"key": "{{ inputs.key }}"}},
+        state_schema={"raw": {"key": "string"}, "computed": {"header": header}},
+    )
+    told: list[str] = []
+    async with project.client("legacy") as client:
+        run_id = (await called(client, [], "workflow_start", workflow="compute", inputs={"key": SECRET}))["workflow_id"]
+        next_step = await called(client, told, "workflow_get_next_step", workflow_id=run_id)
+        assert next_step["step"]["id"] == "b"
+        trail = await called(client, told, "workflow_trace_transformations", workflow_id=run_id)
+    (trace,) = trail["traces"]
+    assert (trace["field"], trace["input"], trace["output"]) == ("header", MASKED, f"key={MASKED}")
+    assert SECRET not in "".join(told)
+
+
 def test_a_run_that_computes_with_it_goes_on_with_the_right_value_after_a_crash(project: Project) -> None:
     check = 'test {{ item }} = "$ANTHROPIC_API_KEY-{{ index }}" && echo {{ index }} >> right; touch at-{{ index }}'
     work = {"id": "w", "type": "shell_command", "command": f"{check}; until [ -e go ]; do sleep 0.02; done"}
