@@ -128,7 +128,7 @@ class Execution:
         root = self.owner.root
         run = self.owner.journal.run(self.run_id)
         for directory in signal_directories(root, run):
-            files.recover(directory)  # before the start: what is put back looks as if it had just come
+            files.recover(directory)  # before the look: it may be what ends a run that nobody executed
         with liveness.RunLock(root, self.run_id) as lock:
             await free(self.owner.database)  # so that what follows does not wait for it on the loop
             run = self.owner.journal.run(self.run_id)  # nobody changes it any more

@@ -298,7 +298,11 @@ def is_live(root: str, run_id: str) -> bool:
 
 
 def _standing(directories: Iterable[str]) -> list[str]:
-    return [one for directory in directories for one in files.standing(directory)]
+    found = []
+    for directory in directories:
+        files.recover(directory)  # before the look: what is put back later would be taken for new
+        found += files.standing(directory)
+    return found
 
 
 def _write_mark(root: str, run_id: str, mark: Mark) -> None:

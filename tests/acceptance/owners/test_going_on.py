@@ -111,6 +111,25 @@ async def test_what_is_written_into_the_directory_of_a_run_that_has_ended_is_cle
     assert project.only_run()["status"] == "completed"
 
 
+@pytest.mark.parametrize("start", ["first", "resume"])
+async def test_an_abort_that_a_dead_process_left_aside_is_older_than_a_run_that_begins(
+    project: Project, start: str
+) -> None:
+    project.workflow("fails", {"id": "fails", "type": "shell_command", "command": "test -e go"})
+    if start == "resume":
+        project.run("flow", "run", "fails", code=2)
+    (project.root / "go").touch()
+    (project.own / ".abort.taken").write_text("old\n")
+    words = ["resume", str(project.only_run()["run_id"])] if start == "resume" else ["flow", "run", "fails"]
+    process = project.start(*words)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "older than this run (old)" in out
+    assert project.only_run()["status"] == "completed"
+    assert not list(project.own.glob(".abort*taken"))
+    assert not (project.own / ".abort").exists()
+
+
 async def test_a_foreground_resume_that_is_refused_leaves_a_detached_run_to_the_daemon(project: Project) -> None:
     """Its workflow changed so that the run does not fit any more: nothing happened, and nothing was changed."""
     step = {"id": "s", "type": "shell_command", "command": "echo x >> did; until test -e go; do sleep 0.1; done"}
