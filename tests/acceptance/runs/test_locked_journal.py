@@ -77,6 +77,28 @@ def test_an_abort_ends_the_agent_at_once_and_the_run_when_the_lock_is_free(worki
     assert (working.state / ".abort.receipt.json").exists()
 
 
+def test_an_abort_ends_agents_at_once_while_what_another_did_waits_for_the_lock(flows: Flows) -> None:
+    command = "echo $$ > pid-{{ item }}; until [ -e go-{{ item }} ]; do sleep 0.02; done"
+    flows.workflow(
+        "tasks",
+        {"id": "all", "type": "parallel_foreach", "items": [1, 2], "max_parallel": 2, "sub_agent_task": "t"},
+        sub_agent_tasks={"t": {"steps": [{"id": "do", "type": "shell_command", "command": command}]}},
+    )
+    owner = flows.start_into("out", "flow", "run", "tasks", "--json-events")
+    paths = [flows.root / "pid-1", flows.root / "pid-2"]
+    flows.until(lambda: all(path.exists() and path.read_text().strip() for path in paths))
+    done, working = (psutil.Process(int(path.read_text())) for path in paths)
+    with locked(flows):
+        flows.touch("go-1")
+        flows.until(lambda: not done.is_running())  # its end is to be journalled
+        began = time.monotonic()
+        (flows.state / ".abort").write_text("enough")
+        flows.until(lambda: not working.is_running() or working.status() == psutil.STATUS_ZOMBIE)
+        assert time.monotonic() - began < SOON_S
+    owner.communicate(timeout=60)
+    assert (flows.runs()[0].status, flows.runs()[0].reason) == ("aborted", "enough")
+
+
 def test_a_step_that_ends_meanwhile_is_neither_lost_nor_done_again(working: Flows) -> None:
     owner = working.start_into("out", "flow", "run", "work", "--json-events")
     agent(working)
