@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 MASK = b"********"
 # What names a part of the run: it comes from the definition or from us, and others find things by it.
-_NAMES = frozenset({"step", "id", "thread", "task", "type", "kind", "field", "path", "word", "status", "workflow"})
+_NAMES = frozenset({"step", "id", "thread", "task", "type", "kind", "field", "path", "handler", "status", "workflow"})
 
 
 class Secrets:

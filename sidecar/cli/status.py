@@ -107,7 +107,7 @@ def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
         with journal_with(root, text) as (database, run):
             found = _true(looking.status(database, root, run))
             events = Journal(database).events(run.run_id)
-        spent = [event.data for event in events if event.kind == kinds.SPENT]
+        spent = [event.data for event in events if event.kind == kinds.USAGE]
         costs = [one["cost_usd"] for one in spent if one.get("cost_usd") is not None]
         found["cost_usd"] = sum(costs) if costs else None
         found["tokens"] = sum(one.get("tokens") or 0 for one in spent)

@@ -51,7 +51,7 @@ class PlainLines:
         return [f"started {event.data.get('workflow', '')}, run {event.run_id}"]
 
     def _resumed(self, event: RunEvent) -> list[str]:
-        was = event.data.get("was")
+        was = event.data.get("previous_status")
         return [f"resumed {event.data.get('workflow', '')}, run {event.run_id}" + (f", which was {was}" if was else "")]
 
     def _ended(self, event: RunEvent) -> list[str]:
@@ -75,7 +75,7 @@ class PlainLines:
 
     def _step_failed(self, event: RunEvent) -> list[str]:
         self._over(event.data)
-        again = ", is tried again" if event.data.get("again") else ""
+        again = ", is tried again" if event.data.get("will_retry") else ""
         return [f"{_step(event.data)}: failed{again}: {message(event.data.get('error'))}"]
 
     def _over(self, data: dict[str, Any]) -> float | None:
@@ -107,7 +107,7 @@ class PlainLines:
         took_s = event.at - self._began.pop("task " + task, event.at)
         if error is None:
             return [f"task {task}: done in {words.duration(took_s)}"]
-        again = ", is tried again" if event.data.get("again") else ""
+        again = ", is tried again" if event.data.get("will_retry") else ""
         return [f"task {task}: failed{again}: {message(error)}"]
 
     def _agent_started(self, event: RunEvent) -> list[str]:
@@ -216,9 +216,9 @@ _TELLERS: dict[str, Callable[[PlainLines, RunEvent], list[str]]] = {
     run.TASK_ENDED: PlainLines._task_ended,
     run.AGENT_STARTED: PlainLines._agent_started,
     run.AGENT_ENDED: PlainLines._agent_ended,
-    run.SPENT: PlainLines._spent,
-    run.RETRIED: PlainLines._retried,
-    run.SAID: PlainLines._said,
+    run.USAGE: PlainLines._spent,
+    run.WORKFLOW_RETRIED: PlainLines._retried,
+    run.AGENT_OUTPUT: PlainLines._said,
     run.ACTIVITY: PlainLines._activity,
     run.MESSAGE: PlainLines._message,
     run.WARNING: PlainLines._warning,

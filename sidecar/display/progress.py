@@ -149,7 +149,7 @@ class Progress:
 
     def _step_failed(self, data: dict[str, Any], _at: float) -> None:
         step = text(data.get("id")) or text(data.get("step"))
-        again = ", is tried again" if data.get("again") else ""
+        again = ", is tried again" if data.get("will_retry") else ""
         self.notes.append(Note(f"step {step} failed{again}: {message(data.get('error'))}", is_problem=True))
 
     def _evaluated(self, data: dict[str, Any], _at: float) -> None:
@@ -179,7 +179,7 @@ class Progress:
     def _task_ended(self, data: dict[str, Any], at: float) -> None:
         error = data.get("error")
         told = None if error is None else message(error)
-        self.tasks.end(text(data.get("task")), at, told, again=bool(data.get("again")))
+        self.tasks.end(text(data.get("task")), at, told, again=bool(data.get("will_retry")))
 
     def _retried(self, data: dict[str, Any], _at: float) -> None:
         self.notes.append(Note(f"from the start again, round {text(data.get('round'))}", is_problem=True))
@@ -231,10 +231,10 @@ _HANDLERS: dict[str, Callable[[Progress, dict[str, Any], float], None]] = {
     run.TASK_ENDED: Progress._task_ended,
     run.AGENT_STARTED: lambda self, data, at: self.crew.began(data, at),
     run.AGENT_ENDED: lambda self, data, at: self.crew.ended(data, at),
-    run.SPENT: lambda self, data, at: self.crew.spent(data, at),
-    run.RETRIED: Progress._retried,
+    run.USAGE: lambda self, data, at: self.crew.spent(data, at),
+    run.WORKFLOW_RETRIED: Progress._retried,
     run.ACTIVITY: lambda self, data, at: self.crew.acted(data, at),
-    run.SAID: lambda self, data, at: self.crew.said(data, at),
+    run.AGENT_OUTPUT: lambda self, data, at: self.crew.said(data, at),
     run.MESSAGE: Progress._told,
     run.WARNING: Progress._warned,
     run.QUESTION: Progress._asks,

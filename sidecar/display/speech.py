@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-_REPEATED = frozenset({"said", "used", "session_started"})  # nothing that an agent does
+_REPEATED = frozenset({"message", "usage", "session_started"})  # nothing that an agent does
 
 
 def printed(data: dict[str, Any]) -> list[str]:
@@ -24,7 +24,7 @@ def printed(data: dict[str, Any]) -> list[str]:
 
 def said(data: dict[str, Any]) -> list[str]:
     """What an agent said by an activity, where that does not only repeat what it printed."""
-    is_new = data.get("json") and data.get("activity") == "said"
+    is_new = data.get("json") and data.get("activity") == "message"
     return str(data.get("text") or "").splitlines() if is_new else []
 
 
@@ -35,7 +35,7 @@ def doing(data: dict[str, Any]) -> str | None:
         return ""
     if activity in _REPEATED:
         return None
-    if activity == "tool_began":
+    if activity == "tool_started":
         return str(data.get("name") or "")
     if activity == "waiting":
         return _waits(data)

@@ -105,7 +105,7 @@ def end_unopened(owner: Owner, run_id: str, last: int, error: Exception, hear: C
         reason = unforeseen(error)
     run = owner.journal.run(run_id)
     if run.status != "running":
-        owner.journal.begin(run_id, {"workflow": run.workflow, "was": stood_as(owner.journal, run)})
+        owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": stood_as(owner.journal, run)})
     for event in owner.journal.events(run_id, after=last):
         hear(event.told)
     return end_unheld(owner, owner.journal.run(run_id), Ending("failed", reason), hear)

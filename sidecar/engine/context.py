@@ -77,7 +77,7 @@ class Context:
     # Starts a process, journals it, and journals its end whenever it comes. `name` is for people.
     start: Callable[[Launch, str], Awaitable[Agent]]
     log_path: Callable[[], str]  # a new file for the next process's output
-    tell: Callable[[str, dict[str, Any]], None]  # an event (model/run.py); SAID and ACTIVITY are not journalled
+    tell: Callable[[str, dict[str, Any]], None]  # an event (model/run.py); AGENT_OUTPUT and ACTIVITY are not journalled
     spend: Callable[[float | None, int], None]  # cost in USD where known, tokens: counted towards the run's limits
 
     def directory(self, working_dir: str | None) -> str:

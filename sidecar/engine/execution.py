@@ -205,12 +205,12 @@ class Execution:
         if run.status == "running":
             died = run.driver == "server"
             why = "its owner died" if died else "the agent that drove it was relieved"
-            owner.journal.end(run.run_id, "interrupted", reason=why, data={"died": True} if died else None)
+            owner.journal.end(run.run_id, "interrupted", reason=why, data={"owner_died": True} if died else None)
             was = "interrupted"
         prepare_resume(owner, run, image, self._feedback, approve=self._approve)
         for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
             owner.handouts.take_back(run.run_id, handout.task_id)
-        data: dict[str, Any] = {"workflow": run.workflow, "was": was, "feedback": self._feedback}
+        data: dict[str, Any] = {"workflow": run.workflow, "previous_status": was, "feedback": self._feedback}
         data["boot"] = marker.boot_id()  # how often owners died since the machine was started is counted
         if self._approve:
             data["approved"] = True

@@ -80,7 +80,7 @@ async def _again(opened: OpenRun) -> bool:
         return False
     opened.ledger.commit(durable=True)
     await anyio.sleep(delay_s)
-    opened.ledger.note(kinds.RETRIED, round=image.counters.round + 1)
+    opened.ledger.note(kinds.WORKFLOW_RETRIED, round=image.counters.round + 1)
     image.restart(opened.run.inputs)
     await opened.ledger.checkpoint(image.to_json)
     return True

@@ -239,7 +239,7 @@ class Interpreter:
             spare = aftermath.begin(self.image.spaces, thread, word, path, names)
             if spare is None:
                 return
-            self.ledger.note(kinds.FAILURE_STEPS, thread=thread.key, word=word, path=list(path), names=names)
+            self.ledger.note(kinds.FAILURE_STEPS, thread=thread.key, handler=word, path=list(path), names=names)
         await self._walk_spare(spare)
 
     async def _walk_spare(self, spare: Thread) -> None:

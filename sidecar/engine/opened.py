@@ -269,7 +269,7 @@ class OpenRun:
 
     def tell(self, kind: str, data: dict[str, Any]) -> None:
         """An event; what agents say and do is passed on, and not journalled."""
-        if kind in (kinds.SAID, kinds.ACTIVITY):
+        if kind in (kinds.AGENT_OUTPUT, kinds.ACTIVITY):
             self._pass_on(kind, data)  # masked already, as it came out of the agent
         else:
             self.ledger.note(kind, **data)

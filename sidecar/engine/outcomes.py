@@ -92,7 +92,7 @@ class Outcomes:
         after, asked = self._judged(thread, before.after(told_cursor))
         again = _tried_again(before, after)
         self._keep_failure(path, step, error, again=again, key=key)
-        told = {**_told(thread, step, key), "error": error, "again": again}
+        told = {**_told(thread, step, key), "error": error, "will_retry": again}
         outcome = ["failed", error] if around is None else ["failed_around", error, level]
         self.ledger.note(kinds.STEP_FAILED, thread=thread.key, **told, outcome=outcome)
         for each in asked:
@@ -118,12 +118,12 @@ class Outcomes:
                 writes += view.with_names(result=fallback, applied_count=fallback).writes([update])
             self.write(space, scope.path, writes, key)
         if (told := tried.error) is not None:
-            facts = {**_told(thread, step, key), "error": told, "again": False}
+            facts = {**_told(thread, step, key), "error": told, "will_retry": False}
             self.ledger.note(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=["failed", told])
             thread.error = told
             self.image.move(thread, thread.cursor.after(Failed(told)))
             return
-        self.ledger.note(kinds.SETTLED, thread=thread.key, step=key, id=step.id, outcome=["completed"])
+        self.ledger.note(kinds.ERROR_HANDLED, thread=thread.key, step=key, id=step.id, outcome=["completed"])
         self.image.move(thread, thread.cursor.after(Completed()))
 
     # --- steps whose tasks decide
@@ -148,7 +148,7 @@ class Outcomes:
         self.image.move(thread, after)
         again = _tried_again(before, after)
         self._keep_failure(path, step, error, again=again, key=key)
-        self.ledger.note(kinds.STEP_FAILED, **_told(thread, step, key), error=error, again=again)
+        self.ledger.note(kinds.STEP_FAILED, **_told(thread, step, key), error=error, will_retry=again)
         for each in asked:
             self.ledger.note(kinds.EVALUATED, **each)
 

@@ -44,7 +44,8 @@ class Processes:
         self._counters = counters
         self._directory = directory
         self._lose = lost
-        self._running: dict[str, tuple[Agent, str, str]] = {}  # by agent id: with its name and its step's key
+        # By agent id: with its name, its step's key and its task's id.
+        self._running: dict[str, tuple[Agent, str, str, str | None]] = {}
         self._early: dict[str, AgentEnded] = {}  # ends that were told before we heard of the start
         self.ended: list[EndedProcess] = []  # since the last time that somebody asked to end them
         self.survivors = 0
@@ -53,7 +54,7 @@ class Processes:
     async def start(self, launch: Launch, name: str, key: str, task_id: str | None) -> Agent:
         """Start one for a step. It dies with its owner, so it is enough to journal it when it runs."""
         agent = await self._supervisor.start(launch)
-        self._running[agent.agent_id] = (agent, name, key)
+        self._running[agent.agent_id] = (agent, name, key, task_id)
         log = (launch.log_path or "").removeprefix(self._directory + "/") or None
         told = {"agent_id": agent.agent_id, "pid": agent.pid, "name": name, "command": agent.command}
         try:
@@ -79,14 +80,14 @@ class Processes:
 
     def request_end(self, reason: EndReason, key: str = "", *, within_s: float | None = None) -> int:
         """Ask all of them to end, or those of one step or thread; how many there are. `within_s`: another grace."""
-        found = [agent for agent, _, owner in self._running.values() if not key or _belongs(owner, key)]
+        found = [agent for agent, _, owner, _ in self._running.values() if not key or _belongs(owner, key)]
         for agent in found:
             agent.request_end(reason, within_s)
         return len(found)
 
     def steps(self) -> set[str]:
         """The steps that have a process now."""
-        return {key for _, _, key in self._running.values() if key}
+        return {key for _, _, key, _ in self._running.values() if key}
 
     async def idle(self) -> None:
         """Wait until no step has a process."""
@@ -97,7 +98,7 @@ class Processes:
         """What a step's agent cost, as far as it says so."""
         self._counters.cost_usd += cost_usd or 0.0
         self._counters.tokens += tokens
-        self._ledger.note(kinds.SPENT, step=key, cost_usd=cost_usd, tokens=tokens)
+        self._ledger.note(kinds.USAGE, step=key, cost_usd=cost_usd, tokens=tokens)
 
     def lost(self, error: StoreError) -> None:
         """The journal cannot be kept: this ends the run."""
@@ -115,11 +116,12 @@ class Processes:
         if ended.reason != "exited":
             self.ended += ended.processes
         self.survivors += ended.survivors
-        _, name, key = known
+        _, name, key, task_id = known
         told: dict[str, Any] = {
             **{field: value for field, value in asdict(ended).items() if field in _TOLD},
             "name": name,
             "step": key,
+            "task": task_id,
         }
         if self._ledger.lost:
             return
@@ -131,7 +133,7 @@ class Processes:
             self.lost(error)
 
 
-_TOLD = frozenset({"agent_id", "task_id", "pid", "reason", "exit_code", "rung", "duration_s", "survivors", "problem"})
+_TOLD = frozenset({"agent_id", "pid", "reason", "exit_code", "rung", "duration_s", "survivors", "problem"})
 
 
 def _belongs(owner: str, key: str) -> bool:

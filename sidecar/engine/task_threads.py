@@ -74,7 +74,7 @@ class TaskThreads:
             task=child.task_id,
             step=batch.step.id if batch else "",
             error=error,
-            again=again,
+            will_retry=again,
         )
         if batch is not None and stands_at(before, place[0]) and not stands_at(parent.cursor, place[0]):
             failed = error is not None and batch.step.on_sub_agent_error.strategy != "continue"

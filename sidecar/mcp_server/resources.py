@@ -107,7 +107,7 @@ async def _part(site: Site, run_id: str, part: str | None, agent: str | None) ->
 def changed_by(event: RunEvent) -> set[str]:
     """The resources that an event makes different."""
     uri = f"{RUNS}/{event.run_id}"
-    if event.kind in (run.SAID, run.ACTIVITY):
+    if event.kind in (run.AGENT_OUTPUT, run.ACTIVITY):
         agent = event.data.get("agent_id")
         return {f"{uri}/agents/{agent}/log"} if agent is not None else set()
     changed = {RUNS, uri, f"{uri}/log"}

@@ -26,7 +26,7 @@ def end_left(owner: Owner, run: Run) -> Event | None:
     """The end of a run that nobody holds and that is left to a person, journalled here where it is not yet; None where
     it may be resumed."""
     events = owner.journal.events(run.run_id)
-    if events and events[-1].kind == kinds.RUN_ENDED and events[-1].data.get("left"):
+    if events and events[-1].kind == kinds.RUN_ENDED and events[-1].data.get("gave_up"):
         return events[-1]
     step, count = _deaths(events, marker.boot_id())
     if run.status != "running" or count < _MOST:
@@ -36,7 +36,7 @@ def end_left(owner: Owner, run: Run) -> Event | None:
         f"sidecar resume {run.run_id} --detach"
     )
     with RunLock(owner.root, run.run_id):
-        return owner.journal.end(run.run_id, "interrupted", reason=reason, data={"died": True, "left": True})
+        return owner.journal.end(run.run_id, "interrupted", reason=reason, data={"owner_died": True, "gave_up": True})
 
 
 def _deaths(events: Iterable[Event], boot_id: str) -> tuple[str | None, int]:
@@ -65,7 +65,7 @@ def _deaths(events: Iterable[Event], boot_id: str) -> tuple[str | None, int]:
                 place["step"] = event.data["step"]  # its key, with the iterations around it
         elif event.kind == kinds.RUN_ENDED:
             is_open = False
-            if event.data.get("died") and not event.data.get("left"):
+            if event.data.get("owner_died") and not event.data.get("gave_up"):
                 died()
             else:
                 count = 0

@@ -75,10 +75,10 @@ class Metrics:
 
     def _run_begun(self, event: RunEvent) -> None:
         self._started[event.run_id] = event.at
-        if event.kind == kinds.RUN_STARTED or event.data.get("was") in (None, "pending"):
+        if event.kind == kinds.RUN_STARTED or event.data.get("previous_status") in (None, "pending"):
             self._add("runs_started_total")
         else:
-            self._add("runs_resumed_total", was=event.data["was"])
+            self._add("runs_resumed_total", was=event.data["previous_status"])
 
     def _run_ended(self, event: RunEvent) -> None:
         self._add("runs_ended_total", status=event.data.get("status"))
@@ -207,5 +207,5 @@ _HEARD: dict[str, Callable[[Metrics, RunEvent], None]] = {
     kinds.AGENT_STARTED: Metrics._agent_started,
     kinds.AGENT_ENDED: Metrics._agent_ended,
     kinds.SIGNAL: Metrics._signal,
-    kinds.SPENT: Metrics._spent,
+    kinds.USAGE: Metrics._spent,
 }

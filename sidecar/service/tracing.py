@@ -67,7 +67,8 @@ class Spans:
 
     def _run_begun(self, event: RunEvent) -> None:
         resumed = event.kind == kinds.RUN_RESUMED
-        told = {"sidecar.run_id": event.run_id, "sidecar.resumed": resumed, "sidecar.was": event.data.get("was")}
+        was = event.data.get("previous_status")
+        told = {"sidecar.run_id": event.run_id, "sidecar.resumed": resumed, "sidecar.was": was}
         self._begin(event, "", f"run {event.data.get('workflow')}", None, told)
 
     def _run_ended(self, event: RunEvent) -> None:

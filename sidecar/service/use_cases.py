@@ -346,7 +346,7 @@ class UseCases:
         run = self._run(workflow_id)
         async with self._held(workflow_id) as opened:
             if opened is not None:
-                opened.ledger.note("checkpointed", step=step_id, reason=reason)
+                opened.ledger.note(kinds.CHECKPOINTED, step=step_id, reason=reason)
                 await opened.ledger.checkpoint(opened.image.to_json)
         kept = self.owner.checkpoints.last(run.run_id)
         number = kept.number if kept else 0
@@ -414,7 +414,7 @@ class UseCases:
         ]
         update = space.update(parsed)
         opened.ledger.wrote((), [[one.path, one.value, one.operation] for one in parsed], "workflow_state_update")
-        opened.ledger.note("state_updated", paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
+        opened.ledger.note(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
         opened.ledger.commit(durable=True)
         await opened.ledger.caught_up()
         flattened = space.state.flattened()

@@ -164,14 +164,18 @@ def play_iterate(show: Show) -> None:
         if number < 13:
             show.do("advance", 28)
             show.tell(run.AGENT_ENDED, agent_id=agent)
-            show.tell(run.SPENT, step=step, cost_usd=0.1234, tokens=9900)
+            show.tell(run.USAGE, step=step, cost_usd=0.1234, tokens=9900)
             show.tell(run.STEP_COMPLETED, step=step, id="work", type="agent")
     show.tell(run.MESSAGE, text="Half of the tests pass")
-    show.tell(run.SAID, agent_id="a13", stream="stdout", lines=[f"line {number} of the answer" for number in range(80)])
+    answer = [f"line {number} of the answer" for number in range(80)]
+    show.tell(run.AGENT_OUTPUT, agent_id="a13", stream="stdout", lines=answer)
     show.tell(
-        run.SAID, agent_id="a13", stream="stdout", lines=["\033[31mred\033[0m \033[2J\a\tthen 日本語", "10%\r90%"]
+        run.AGENT_OUTPUT,
+        agent_id="a13",
+        stream="stdout",
+        lines=["\033[31mred\033[0m \033[2J\a\tthen 日本語", "10%\r90%"],
     )
-    show.tell(run.ACTIVITY, agent_id="a13", activity="tool_began", name="Edit")
+    show.tell(run.ACTIVITY, agent_id="a13", activity="tool_started", name="Edit")
     path = "/project/.swissarmyhammer/.stop"
     show.tell(run.SIGNAL, signal="stop", source="file", path=path, reason="Tests are red on main")
     show.do("advance", 6)
@@ -188,9 +192,9 @@ def play_parallel(show: Show) -> None:
     show.tell(run.AGENT_ENDED, agent_id="a0")
     show.tell(run.TASK_ENDED, task="each.0")
     show.tell(run.TASK_ENDED, task="each.1", error={"message": "eslint exited with 2"})
-    show.tell(run.ACTIVITY, agent_id="a3", activity="tool_began", name="Read")
-    show.tell(run.SAID, agent_id="a2", stream="stdout", lines=["checking c"])
-    show.tell(run.SAID, agent_id="a3", stream="stderr", lines=["checking d"])
+    show.tell(run.ACTIVITY, agent_id="a3", activity="tool_started", name="Read")
+    show.tell(run.AGENT_OUTPUT, agent_id="a2", stream="stdout", lines=["checking c"])
+    show.tell(run.AGENT_OUTPUT, agent_id="a3", stream="stderr", lines=["checking d"])
 
 
 @pytest.mark.parametrize("play", [play_iterate, play_parallel])

@@ -60,11 +60,11 @@ def _replay_one(image: Image, event: Event, threads: dict[str, Thread]) -> None:
         _know_spares(threads, child.parent)
     elif event.kind == kinds.FAILURE_STEPS and data["thread"] in threads:
         of = threads[data["thread"]]
-        aftermath.begin(image.spaces, of, data["word"], tuple(data["path"]), data["names"])
+        aftermath.begin(image.spaces, of, data["handler"], tuple(data["path"]), data["names"])
         _know_spares(threads, of)
     elif event.kind == kinds.AGENT_STARTED:
         image.counters.processes += 1
-    elif event.kind == kinds.SPENT:
+    elif event.kind == kinds.USAGE:
         image.counters.cost_usd += data.get("cost_usd") or 0.0
         image.counters.tokens += data.get("tokens") or 0
     elif event.kind == kinds.REDIRECTED:

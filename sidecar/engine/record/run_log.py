@@ -106,7 +106,7 @@ def _resumed(data: dict[str, Any]) -> str:
     changed = ", with a changed workflow" if data.get("with_changes") else ""
     said = f": {data['feedback']}" if data.get("feedback") else ""
     approved = ", approved" if data.get("approved") else ""
-    return f"resumed {data.get('workflow')}, which was {data.get('was')}{changed}{approved}{said}"
+    return f"resumed {data.get('workflow')}, which was {data.get('previous_status')}{changed}{approved}{said}"
 
 
 def _ended(data: dict[str, Any]) -> str:
@@ -128,7 +128,7 @@ def _iteration(data: dict[str, Any]) -> str:
 def _task_ended(data: dict[str, Any]) -> str:
     if data.get("error") is None:
         return "task done"
-    return f"task failed{', is tried again' if data.get('again') else ''}: {_message(data['error'])}"
+    return f"task failed{', is tried again' if data.get('will_retry') else ''}: {_message(data['error'])}"
 
 
 def _agent_started(data: dict[str, Any]) -> str:
@@ -170,7 +170,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.STEP_STARTED: _step_started,
     kinds.STEP_COMPLETED: lambda data: f"step {data.get('step')}: done",
     kinds.STEP_FAILED: lambda data: f"step {data.get('step')}: failed: {_message(data.get('error'))}",
-    kinds.FAILURE_STEPS: lambda data: f"steps for a failure begin: {data.get('word')}",
+    kinds.FAILURE_STEPS: lambda data: f"steps for a failure begin: {data.get('handler')}",
     kinds.ITERATION: _iteration,
     kinds.TASK_STARTED: lambda data: "task begins",
     kinds.TASK_ENDED: _task_ended,
@@ -178,14 +178,16 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{data.get('name')}: started, pid {data.get('pid')}, output in {data.get('log')}"
     ),
     kinds.AGENT_ENDED: _agent_ended,
-    kinds.SPENT: _spent,
-    kinds.RETRIED: lambda data: f"from the start again, round {data.get('round')}",
+    kinds.USAGE: _spent,
+    kinds.WORKFLOW_RETRIED: lambda data: f"from the start again, round {data.get('round')}",
     kinds.MESSAGE: lambda data: str(data.get("text")),
     kinds.QUESTION: lambda data: f"waits for an answer: {data.get('prompt')}",
     kinds.ANSWERED: lambda data: f"step {data.get('step')}: answered",
     kinds.GATE: lambda data: f"waits for approval of {data.get('stage')}",
     kinds.REDIRECTED: lambda data: f"step {data.get('step')}: redirected: {data.get('text')}",
     kinds.FEEDBACK: lambda data: f"step {data.get('step')}: is told: {data.get('text')}",
+    kinds.CHECKPOINTED: lambda data: f"checkpoint{_behind(data.get('reason'))}",
+    kinds.STATE_UPDATED: lambda data: f"state updated by an agent{_behind(data.get('paths'))}",
     kinds.SIGNAL: _signal,
     kinds.WARNING: lambda data: f"warning: {data.get('text')}",
 }

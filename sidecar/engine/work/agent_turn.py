@@ -35,10 +35,10 @@ _KEPT_CHARACTERS = 64 * 1024  # of what an agent said that failed
 _LIMITS = frozenset({"timeout", "stall", "budget"})
 _ACTIVITIES: Mapping[type, str] = {
     events.SessionStarted: "session_started",
-    events.Said: "said",
-    events.ToolBegan: "tool_began",
+    events.Said: "message",
+    events.ToolBegan: "tool_started",
     events.ToolEnded: "tool_ended",
-    events.Used: "used",
+    events.Used: "usage",
     events.Waiting: "waiting",
     events.Resumed: "resumed",
     events.Denied: "denied",
@@ -274,7 +274,7 @@ class _Ear:
         data["json"] = self._prints_json and output.stream == "stdout"
         if output.dropped:
             data["dropped"] = output.dropped
-        self._context.tell(run.SAID, data)
+        self._context.tell(run.AGENT_OUTPUT, data)
 
     def _does(self, event: events.Event) -> None:
         data = {"agent_id": self._agent_id, "activity": _ACTIVITIES[type(event)], **asdict(event)}

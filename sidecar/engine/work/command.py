@@ -15,7 +15,7 @@ from sidecar.agents.log_file import FORMER
 from sidecar.engine.work.durations import positive_s
 from sidecar.engine.work.output import formatted
 from sidecar.errors import AgentFailed, StepFailed
-from sidecar.model.run import SAID
+from sidecar.model.run import AGENT_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -209,7 +209,7 @@ class _Heard:
         said: dict[str, Any] = {"agent_id": self._agent.agent_id, "stream": output.stream, "lines": lines}
         if len(lines) < len(output.lines):
             said["dropped"] = len(output.lines) - len(lines)
-        self._context.tell(SAID, said)
+        self._context.tell(AGENT_OUTPUT, said)
 
 
 def exit_text(code: int | None) -> str:

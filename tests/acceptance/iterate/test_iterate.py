@@ -228,7 +228,7 @@ def test_any_adapter_will_do(project: Project) -> None:
     project.agent("like-claude", script, adapter="claude")
     code, _, err = project.finished(project.iterate("-p", "agent=like-claude"))
     assert (code, project.last().status) == (0, "completed"), err
-    assert [event.data["cost_usd"] for event in project.events("spent")] == [0.25]
+    assert [event.data["cost_usd"] for event in project.events("usage")] == [0.25]
 
 
 def test_the_text_abort_error_aborts_as_a_file_does_and_is_deprecated(project: Project) -> None:

@@ -62,7 +62,7 @@ class Show:
                 "é👍🏽e\u0301",
             ]
             said = [f"{seed}.{second} {nasty[(seed + second) % len(nasty)]}"] * (1 + second % 3)
-            self.tell(run.SAID, agent_id=f"a{self.agents}", stream="stdout", lines=said)
+            self.tell(run.AGENT_OUTPUT, agent_id=f"a{self.agents}", stream="stdout", lines=said)
             if second % 20 == 7:
                 self.tell(run.SIGNAL, signal="stop", source="keyboard", reason="requested at the terminal", path="")
             if second % 20 == 12:
@@ -73,7 +73,7 @@ class Show:
 
     def _iterate(self, seed: int) -> None:
         self.tell(run.AGENT_ENDED, agent_id=f"a{self.agents}")
-        self.tell(run.SPENT, step="work", cost_usd=0.05, tokens=1200)
+        self.tell(run.USAGE, step="work", cost_usd=0.05, tokens=1200)
         self.agents += 1
         self.tell(run.ITERATION, step="loop", iteration=self.agents, of=70)
         self.tell(run.STEP_STARTED, step=f"loop[{self.agents - 1}]/work", id="work", type="agent", attempt=1)

@@ -23,7 +23,7 @@ from sidecar.engine.steps import agent_shell_command, shell_command
 from sidecar.engine.work import command
 from sidecar.errors import StepFailed, TemplateError
 from sidecar.model.agent import AgentEnded, EndReason
-from sidecar.model.run import SAID
+from sidecar.model.run import AGENT_OUTPUT
 from sidecar.model.steps import AgentShellCommand, ShellCommand
 from sidecar.state.script import Script
 
@@ -80,7 +80,8 @@ class Bench:
         self.told.append((kind, data))
 
     def said(self, stream: str) -> list[str]:
-        return [line for kind, data in self.told if kind == SAID and data["stream"] == stream for line in data["lines"]]
+        printed = [data for kind, data in self.told if kind == AGENT_OUTPUT and data["stream"] == stream]
+        return [line for data in printed for line in data["lines"]]
 
     async def run(self, script: str, **keys: Any) -> Any:
         step = ShellCommand(type="shell_command", command=script, **keys)

@@ -142,7 +142,7 @@ async def test_the_session_of_an_agent_that_was_interrupted_is_known(alone: Alon
     execution = alone.execution(run_id)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(execution.execute)
-        await eventually(lambda: any(event.data.get("activity") == "said" for event in alone.told))
+        await eventually(lambda: any(event.data.get("activity") == "message" for event in alone.told))
         execution.interrupt()
     turn = alone.turn(run_id)
     assert alone.place.status(run_id) == "interrupted"
@@ -154,7 +154,7 @@ async def test_an_agent_without_a_prompt_of_its_callers_gets_the_one_that_it_def
     alone.define("greeter", "cat", prompt="Say {{ what }}{{ how }}.", parameters=parameters)
     _, ending = await alone.run("greeter", what="hello {{ you }}")
     assert ending.status == "completed", ending.reason
-    [said] = [event.data["lines"] for event in alone.told if event.kind == kinds.SAID]
+    [said] = [event.data["lines"] for event in alone.told if event.kind == kinds.AGENT_OUTPUT]
     assert said[0].startswith("Say hello {{ you }}")
 
 

@@ -53,7 +53,7 @@ def test_whatever_is_shown_fills_exactly_the_screen(
     events += [(run.ITERATION, {"step": name, "iteration": 3, "of": 7})] if "loop" in flags else []
     events += [(run.AGENT_STARTED, {"agent_id": "a", "name": name, "pid": 1})] if "agent" in flags else []
     events += [(run.MESSAGE, {"text": name})] if "note" in flags else []
-    events += [(run.SAID, {"agent_id": "a", "lines": said})]
+    events += [(run.AGENT_OUTPUT, {"agent_id": "a", "lines": said})]
     events += [(run.TASK_STARTED, {"task": f"{name}.{index}", "step": name}) for index in range(tasks)]
     events += [(run.QUESTION, {"prompt": name})] if "question" in flags else []
     events += [(run.RUN_ENDED, {"status": "failed", "reason": name})] if "over" in flags else []
@@ -66,7 +66,7 @@ def test_whatever_is_shown_fills_exactly_the_screen(
 @pytest.mark.parametrize("lines", [10, 12, 24])
 def test_status_progress_and_stop_are_on_every_screen(columns: int, lines: int) -> None:
     chatty: list[tuple[str, dict[str, Any]]] = [
-        (run.SAID, {"agent_id": "a", "lines": ["chatter"] * 50}),
+        (run.AGENT_OUTPUT, {"agent_id": "a", "lines": ["chatter"] * 50}),
         (run.MESSAGE, {"text": "a message"}),
     ]
     tasks = [(run.TASK_STARTED, {"task": f"each.{index}", "step": "each"}) for index in range(30)]
@@ -110,7 +110,7 @@ def test_more_agents_than_rows_are_counted() -> None:
 
 def test_cost_and_tokens_are_shown_where_they_are_known() -> None:
     assert "Cost" not in drawn(told())
-    shown = drawn(told((run.SPENT, {"step": "a", "cost_usd": 0.5, "tokens": 12_345})))
+    shown = drawn(told((run.USAGE, {"step": "a", "cost_usd": 0.5, "tokens": 12_345})))
     assert "Cost: $0.5000" in shown
     assert "Tokens: 12.3k" in shown
 

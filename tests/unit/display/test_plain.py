@@ -26,13 +26,17 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
     ("kind", "data", "told"),
     [
         (run.RUN_STARTED, {"workflow": "iterate"}, ["started iterate, run RUN"]),
-        (run.RUN_RESUMED, {"workflow": "iterate", "was": "stopped"}, ["resumed iterate, run RUN, which was stopped"]),
+        (
+            run.RUN_RESUMED,
+            {"workflow": "iterate", "previous_status": "stopped"},
+            ["resumed iterate, run RUN, which was stopped"],
+        ),
         (run.RUN_ENDED, {"status": "aborted", "reason": "enough"}, ["aborted: enough"]),
         (run.RUN_ENDED, {"status": "failed", "limit": "max_cost_usd"}, ["failed (limit: max_cost_usd)"]),
         (run.STEP_STARTED, {"step": "a", "id": "a", "type": "agent", "attempt": 2}, ["step a: agent, attempt 2"]),
         (run.STEP_STARTED, {"step": "a", "id": "a", "type": "state_update"}, []),
         (run.STEP_FAILED, {"step": "a", "id": "a", "error": {"message": "exit 2"}}, ["step a: failed: exit 2"]),
-        (run.RETRIED, {"round": 2}, ["from the start again, round 2"]),
+        (run.WORKFLOW_RETRIED, {"round": 2}, ["from the start again, round 2"]),
         (run.ITERATION, {"step": "loop", "iteration": 2, "of": 50}, ["loop: iteration 2 of 50"]),
         (run.ITERATION, {"step": "loop", "iteration": 2}, ["loop: iteration 2"]),
         (run.TASK_STARTED, {"task": "each.1"}, ["task each.1: begins"]),
@@ -52,7 +56,7 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
             ["stop requested, after this iteration, by file /p/.stop: red"],
         ),
         (run.SIGNAL, {"signal": "stop", "cancelled": True}, ["stop cancelled"]),
-        (run.SAID, {"agent_id": "?", "lines": ["a \033[31mred\033[0m b\a"]}, ["| a red b"]),
+        (run.AGENT_OUTPUT, {"agent_id": "?", "lines": ["a \033[31mred\033[0m b\a"]}, ["| a red b"]),
         (run.EVALUATED, {"step": "a", "field": "items", "outcome": []}, []),
         ("something new", {}, []),
     ],
@@ -65,11 +69,11 @@ def test_an_agent_is_known_by_its_name_from_start_to_end() -> None:
     agent = {"agent_id": "1"}
     assert lines(
         (run.AGENT_STARTED, {**agent, "name": "claude", "pid": 7}),
-        (run.SAID, {**agent, "lines": ["hello", "world"]}),
-        (run.ACTIVITY, {**agent, "activity": "tool_began", "name": "Edit"}),
-        (run.ACTIVITY, {**agent, "activity": "tool_began", "name": "Edit"}),
+        (run.AGENT_OUTPUT, {**agent, "lines": ["hello", "world"]}),
+        (run.ACTIVITY, {**agent, "activity": "tool_started", "name": "Edit"}),
+        (run.ACTIVITY, {**agent, "activity": "tool_started", "name": "Edit"}),
         (run.AGENT_ENDED, {**agent, "reason": "exited", "exit_code": 0, "duration_s": 61.5}),
-        (run.SPENT, {"step": "loop[0]/work", "cost_usd": 0.25, "tokens": 1200}),
+        (run.USAGE, {"step": "loop[0]/work", "cost_usd": 0.25, "tokens": 1200}),
     )[1:] == [
         "claude | hello",
         "claude | world",
@@ -93,7 +97,7 @@ def test_steps_and_tasks_tell_how_long_they_took() -> None:
 
 
 def test_a_task_that_is_tried_again_says_so() -> None:
-    again = (run.TASK_ENDED, {"task": "t", "error": {"message": "no"}, "again": True})
+    again = (run.TASK_ENDED, {"task": "t", "error": {"message": "no"}, "will_retry": True})
     assert lines(again) == ["task t: failed, is tried again: no"]
 
 
@@ -105,7 +109,7 @@ def test_quiet_tells_only_what_needs_a_person() -> None:
 def test_of_a_command_that_succeeds_only_its_words_are_told() -> None:
     command = {"agent_id": "1", "name": "lint", "step": "loop[0]/lint", "task": "each.1"}
     events: list[tuple[str, dict[str, Any]]] = [(run.AGENT_STARTED, {**command, "pid": 7})]
-    events.append((run.SAID, {**command, "lines": ["fine"]}))
+    events.append((run.AGENT_OUTPUT, {**command, "lines": ["fine"]}))
     assert lines(*events, (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})) == [
         "lint of each.1 | fine"
     ]
@@ -117,7 +121,7 @@ def test_of_a_command_that_succeeds_only_its_words_are_told() -> None:
 def test_the_last_words_of_a_task_come_with_its_name_also_behind_its_end() -> None:
     command = {"agent_id": "1", "name": "lint", "step": "each.1/lint", "task": "each.1"}
     ended = (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})
-    assert lines((run.AGENT_STARTED, command), ended, (run.SAID, {**command, "lines": ["late"]})) == [
+    assert lines((run.AGENT_STARTED, command), ended, (run.AGENT_OUTPUT, {**command, "lines": ["late"]})) == [
         "lint of each.1 | late"
     ]
 
@@ -138,4 +142,5 @@ def test_a_step_with_tasks_is_told_once_and_before_them_each_time() -> None:
 
 
 def test_lines_that_were_lost_are_counted() -> None:
-    assert lines((run.SAID, {"agent_id": "1", "lines": ["last"], "dropped": 9})) == ["| (9 lines left out)", "| last"]
+    output = (run.AGENT_OUTPUT, {"agent_id": "1", "lines": ["last"], "dropped": 9})
+    assert lines(output) == ["| (9 lines left out)", "| last"]

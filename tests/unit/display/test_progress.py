@@ -50,7 +50,7 @@ def test_the_time_between_an_end_and_a_resume_is_not_counted(story: Story) -> No
     story.tell(run.RUN_ENDED, status="stopped")
     assert story.progress.elapsed_s(9999) == 100
     story.now = 5000
-    story.tell(run.RUN_RESUMED, was="stopped")
+    story.tell(run.RUN_RESUMED, previous_status="stopped")
     assert story.progress.elapsed_s(5010) == 110
     assert story.progress.status == "running"
 
@@ -60,7 +60,7 @@ def test_an_owner_that_died_worked_until_the_last_that_was_heard_of_it(story: St
     story.now = 1060
     story.tell(run.ITERATION, step="loop", iteration=1, of=5)
     story.now = 9000
-    story.tell(run.RUN_RESUMED, was="interrupted")
+    story.tell(run.RUN_RESUMED, previous_status="interrupted")
     assert story.progress.elapsed_s(9001) == 61
     assert story.progress.crew.agents == {}
 
@@ -134,7 +134,7 @@ def test_tasks_are_counted_against_the_items_of_their_step(story: Story) -> None
     for index in range(3):
         story.tell(run.TASK_STARTED, task=f"each.{index}", step="each", index=index)
     story.tell(run.TASK_ENDED, task="each.0")
-    story.tell(run.TASK_ENDED, task="each.1", error={"message": "no"}, again=True)
+    story.tell(run.TASK_ENDED, task="each.1", error={"message": "no"}, will_retry=True)
     tasks = story.progress.tasks
     assert tasks.count() == (1, 0, 3)
     assert [(task.id, task.state) for task in tasks.rows(9)] == [
@@ -173,16 +173,16 @@ def test_cost_and_tokens_are_those_of_all_agents_living_or_not(story: Story) -> 
     crew = story.progress.crew
     assert (crew.cost_usd, crew.tokens) == (None, 0)
     story.tell(run.AGENT_STARTED, agent_id="a", name="claude", pid=1, step="one")
-    used = {"activity": "used", "cost_usd": 0.25, "tokens": {"input": 10, "output": 5, "cached": 9}}
+    used = {"activity": "usage", "cost_usd": 0.25, "tokens": {"input": 10, "output": 5, "cached": 9}}
     story.tell(run.ACTIVITY, agent_id="a", **used)
     assert (crew.cost_usd, crew.tokens) == (0.25, 15)
     story.tell(run.AGENT_ENDED, agent_id="a")
     assert (crew.cost_usd, crew.tokens) == (0.25, 15)
-    story.tell(run.SPENT, step="one", cost_usd=0.5, tokens=40)
+    story.tell(run.USAGE, step="one", cost_usd=0.5, tokens=40)
     assert (crew.cost_usd, crew.tokens) == (0.5, 40)
     story.tell(run.AGENT_STARTED, agent_id="b", name="codex", pid=2, step="two")
-    story.tell(run.ACTIVITY, agent_id="b", activity="used", cost_usd=None, tokens={"input": 7, "output": 0})
-    story.tell(run.SPENT, step="two", cost_usd=None, tokens=7)
+    story.tell(run.ACTIVITY, agent_id="b", activity="usage", cost_usd=None, tokens={"input": 7, "output": 0})
+    story.tell(run.USAGE, step="two", cost_usd=None, tokens=7)
     assert (crew.cost_usd, crew.tokens) == (0.5, 47)
 
 
@@ -201,8 +201,8 @@ def test_a_question_is_shown_until_it_is_answered(story: Story) -> None:
 
 
 def test_a_flood_of_output_keeps_the_last_lines_and_nothing_else(story: Story) -> None:
-    story.tell(run.SAID, agent_id="a", stream="stdout", lines=[f"line {number}" for number in range(100_000)])
-    story.tell(run.SAID, agent_id="a", stream="stdout", lines=["x" * (1 << 20)])
+    story.tell(run.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=[f"line {number}" for number in range(100_000)])
+    story.tell(run.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=["x" * (1 << 20)])
     assert len(story.progress.crew.lines) == 200
     assert story.progress.crew.lines[-2].text == "line 99999"
     assert len(story.progress.crew.lines[-1].text) == 2048

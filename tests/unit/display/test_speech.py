@@ -14,13 +14,13 @@ _OBJECT = '{"type": "assistant"}'
 def test_what_a_command_prints_is_shown_as_it_comes_and_not_again_as_activity() -> None:
     assert printed({"stream": "stdout", "lines": ["one", _OBJECT], "json": False}) == ["one", _OBJECT]
     assert printed({"stream": "stdout", "lines": [_OBJECT]}) == [_OBJECT]
-    assert said({"activity": "said", "text": "one", "json": False}) == []
+    assert said({"activity": "message", "text": "one", "json": False}) == []
 
 
 def test_of_a_tool_that_prints_objects_the_meaning_is_shown_and_not_the_objects() -> None:
     lines = [_OBJECT, "a warning among them"]
     assert printed({"stream": "stdout", "lines": lines, "json": True}) == ["a warning among them"]
-    told = {"activity": "said", "text": "I begin.\nThen I go on.", "json": True}
+    told = {"activity": "message", "text": "I begin.\nThen I go on.", "json": True}
     assert said(told) == ["I begin.", "Then I go on."]
     assert said({**told, "activity": "session_started"}) == []
 
@@ -28,15 +28,15 @@ def test_of_a_tool_that_prints_objects_the_meaning_is_shown_and_not_the_objects(
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({"activity": "tool_began", "name": "Edit"}, "Edit"),
+        ({"activity": "tool_started", "name": "Edit"}, "Edit"),
         ({"activity": "tool_ended", "name": "Edit", "succeeded": True}, ""),
         ({"activity": "waiting", "what": "rate_limit", "until": None}, "waits: rate limit"),
         ({"activity": "waiting", "what": "rate_limit", "until": 1e300}, "waits: rate limit"),
         ({"activity": "resumed"}, ""),
         ({"activity": "denied", "name": "Bash"}, "not permitted: Bash"),
         ({"activity": "failed", "message": "overloaded"}, "overloaded"),
-        ({"activity": "said", "text": "words"}, None),
-        ({"activity": "used", "tokens": {}}, None),
+        ({"activity": "message", "text": "words"}, None),
+        ({"activity": "usage", "tokens": {}}, None),
     ],
 )
 def test_an_activity_is_told_in_words(data: dict[str, Any], told: str | None) -> None:

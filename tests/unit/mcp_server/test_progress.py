@@ -63,7 +63,7 @@ def test_a_run_that_ends_before_its_end_is_not_at_100(status: str) -> None:
     assert note.progress < 100
 
 
-EVENTS = st.sampled_from([run.RUN_STARTED, run.RUN_RESUMED, run.STEP_STARTED, run.STEP_COMPLETED, run.SAID])
+EVENTS = st.sampled_from([run.RUN_STARTED, run.RUN_RESUMED, run.STEP_STARTED, run.STEP_COMPLETED, run.AGENT_OUTPUT])
 KEYS = st.sampled_from(["plan", "loop", "loop[3]/x", "loop.2/y", "end", "else", "end/x", ""])
 
 

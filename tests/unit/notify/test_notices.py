@@ -54,7 +54,8 @@ def test_a_start_and_a_resume_are_told_apart() -> None:
 
 
 def test_what_happens_inside_a_run_is_not_told() -> None:
-    inside = (kinds.STEP_STARTED, kinds.STEP_COMPLETED, kinds.SAID, kinds.AGENT_STARTED, kinds.WARNING, kinds.MESSAGE)
+    steps = (kinds.STEP_STARTED, kinds.STEP_COMPLETED)
+    inside = (*steps, kinds.AGENT_OUTPUT, kinds.AGENT_STARTED, kinds.WARNING, kinds.MESSAGE)
     assert told(*(event(kind, step="a", text="x") for kind in inside)) == []
 
 

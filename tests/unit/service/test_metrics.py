@@ -42,9 +42,9 @@ def test_runs_are_told_by_status_from_the_journal_whoever_executed_them() -> Non
 
 def test_starts_resumes_and_ends_are_counted() -> None:
     found = heard(
-        (kinds.RUN_STARTED, 1.0, {"workflow": "w", "was": "pending"}),
+        (kinds.RUN_STARTED, 1.0, {"workflow": "w", "previous_status": "pending"}),
         (kinds.RUN_ENDED, 2.0, {"status": "interrupted"}),
-        (kinds.RUN_RESUMED, 3.0, {"workflow": "w", "was": "interrupted"}),
+        (kinds.RUN_RESUMED, 3.0, {"workflow": "w", "previous_status": "interrupted"}),
     )
     assert found["sidecar_runs_started_total"] == 1
     assert found['sidecar_runs_resumed_total{was="interrupted"}'] == 1
@@ -121,7 +121,8 @@ def test_agents_of_a_run_that_ended_without_a_word_about_them_are_not_counted_on
 
 def test_nothing_that_somebody_wrote_becomes_a_label() -> None:
     hostile = 'x"} 1\nsidecar_evil{a="b'
-    written = dict.fromkeys(("workflow", "step", "id", "type", "reason", "rung", "name", "was", "status"), hostile)
+    names = ("workflow", "step", "id", "type", "reason", "rung", "name", "previous_status", "status")
+    written = dict.fromkeys(names, hostile)
     metrics = Metrics('/p"\\\n', lambda: [hostile])
     for kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.STEP_STARTED, kinds.STEP_FAILED, kinds.AGENT_ENDED):
         metrics.hear(RunEvent(RUN, kind, 1.0, {**written, "attempt": 2, "error": hostile, "survivors": 0}))

@@ -40,12 +40,12 @@ def attributes(span: dict[str, Any]) -> dict[str, Any]:
 
 
 WHOLE: list[tuple[str, float, dict[str, Any]]] = [
-    (kinds.RUN_STARTED, 1.0, {"workflow": "w", "was": "pending"}),
+    (kinds.RUN_STARTED, 1.0, {"workflow": "w", "previous_status": "pending"}),
     (kinds.STEP_STARTED, 2.0, {"step": "all", "id": "all", "type": "parallel_foreach", "attempt": 1}),
     (kinds.TASK_STARTED, 3.0, {"task": "all.0", "step": "all", "index": 0}),
     (kinds.STEP_STARTED, 4.0, {"step": "all.0/ask", "id": "ask", "type": "agent", "attempt": 2, "task": "all.0"}),
     (kinds.AGENT_STARTED, 5.0, {"agent_id": "A", "name": "claude", "pid": 7, "step": "all.0/ask", "command": WRITTEN}),
-    (kinds.SAID, 5.5, {"agent_id": "A", "lines": [WRITTEN]}),
+    (kinds.AGENT_OUTPUT, 5.5, {"agent_id": "A", "lines": [WRITTEN]}),
     (kinds.AGENT_ENDED, 6.0, {"agent_id": "A", "reason": "timeout", "rung": "term", "exit_code": -15, "survivors": 0}),
     (kinds.STEP_FAILED, 7.0, {"step": "all.0/ask", "id": "ask", "type": "agent", "error": {"message": WRITTEN}}),
     (kinds.TASK_ENDED, 8.0, {"task": "all.0", "error": {"message": WRITTEN}}),

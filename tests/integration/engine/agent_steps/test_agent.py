@@ -190,23 +190,24 @@ async def test_what_it_says_and_does_is_told_while_it_runs(stage: Stage, claude_
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: done(stage, prompt="go"))
-        await until(lambda: {"stdout", "stderr"} <= {said["stream"] for said in stage.of_kind("said")})
-        await until(lambda: "tool_began" in [did["activity"] for did in stage.of_kind("activity")])
+        await until(lambda: {"stdout", "stderr"} <= {said["stream"] for said in stage.of_kind("agent_output")})
+        await until(lambda: "tool_started" in [did["activity"] for did in stage.of_kind("activity")])
         assert stage.spent == []
         (stage.root / "go-on").touch()
     ((name, started),) = stage.agents
     assert name == "worker"
-    assert {data["agent_id"] for data in stage.of_kind("said") + stage.of_kind("activity")} == {started.agent_id}
-    began = next(did for did in stage.of_kind("activity") if did["activity"] == "tool_began")
+    passed_on = stage.of_kind("agent_output") + stage.of_kind("activity")
+    assert {data["agent_id"] for data in passed_on} == {started.agent_id}
+    began = next(did for did in stage.of_kind("activity") if did["activity"] == "tool_started")
     assert (began["call_id"], began["name"]) == ("t", "Bash")
-    assert ["aside"] in [said["lines"] for said in stage.of_kind("said")]
+    assert ["aside"] in [said["lines"] for said in stage.of_kind("agent_output")]
 
 
 async def test_a_flood_on_one_line_is_cut_for_those_who_watch_and_not_for_the_result(stage: Stage) -> None:
     stage.define("worker", "head -c 300000 /dev/zero | tr '\\0' x")
     assert await done(stage, prompt="go") == "x" * 300_000
-    assert max(len(line) for said in stage.of_kind("said") for line in said["lines"]) < 20_000
-    assert max(len(did["text"]) for did in stage.of_kind("activity") if did["activity"] == "said") < 20_000
+    assert max(len(line) for said in stage.of_kind("agent_output") for line in said["lines"]) < 20_000
+    assert max(len(did["text"]) for did in stage.of_kind("activity") if did["activity"] == "message") < 20_000
 
 
 async def test_what_it_cost_is_counted(stage: Stage, claude_says: ClaudeSays) -> None:

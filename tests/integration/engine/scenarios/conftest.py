@@ -273,15 +273,17 @@ def compact(kind: str, data: dict[str, Any]) -> str | None:
     texts: dict[str, Callable[[], str]] = {
         kinds.STEP_STARTED: lambda: f"> {step}" + (f" {data['attempt']}" if data["attempt"] > 1 else ""),
         kinds.STEP_COMPLETED: lambda: f"+ {step}",
-        kinds.STEP_FAILED: lambda: f"{'~' if data['again'] else '!'} {step}",
-        kinds.SETTLED: lambda: f"= {step}",
+        kinds.STEP_FAILED: lambda: f"{'~' if data['will_retry'] else '!'} {step}",
+        kinds.ERROR_HANDLED: lambda: f"= {step}",
         kinds.ITERATION: lambda: f"# {step} {data['iteration']}",
         kinds.TASK_STARTED: lambda: f"( {data['task']}",
-        kinds.TASK_ENDED: lambda: (") " if not data["error"] else "~) " if data["again"] else "!) ") + data["task"],
+        kinds.TASK_ENDED: lambda: (
+            (") " if not data["error"] else "~) " if data["will_retry"] else "!) ") + data["task"]
+        ),
         kinds.MESSAGE: lambda: f"say {data['text']}",
         kinds.QUESTION: lambda: f"ask {data['prompt']}",
-        kinds.RETRIED: lambda: f"round {data['round']}",
-        kinds.RUN_RESUMED: lambda: f"resumed {data['was']}",
+        kinds.WORKFLOW_RETRIED: lambda: f"round {data['round']}",
+        kinds.RUN_RESUMED: lambda: f"resumed {data['previous_status']}",
         kinds.RUN_ENDED: lambda: f"end {data['status']}",
     }
     return texts[kind]() if kind in texts else None

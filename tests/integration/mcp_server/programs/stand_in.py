@@ -106,7 +106,7 @@ class StandIn:
     async def _steps(self, started: _Run, parameters: Json, ask: Ask | None) -> tuple[str, str | None]:
         started.tell(run.RUN_STARTED, workflow=started.name)
         for _ in range(parameters.get("chatter", 0)):
-            started.tell(run.SAID, agent_id="1", lines=["x" * 100])
+            started.tell(run.AGENT_OUTPUT, agent_id="1", lines=["x" * 100])
             started.tell(run.STEP_STARTED, step="first", id="first")
         for step in ("first", "second"):
             started.tell(run.STEP_STARTED, step=step, id=step)
