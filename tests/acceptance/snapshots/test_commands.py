@@ -1,0 +1,141 @@
+"""What is fixed of the command line and of the MCP server: help, tools, the schema, the keys of JSON output."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.acceptance.snapshots.conftest import Project
+
+    Compare = Callable[[str, str], None]
+
+COMMANDS = [
+    "init",
+    "stop",
+    "abort",
+    "flow",
+    "flow list",
+    "flow run",
+    "flow run iterate",
+    "status",
+    "logs",
+    "resume",
+    "answer",
+    "redirect",
+    "workspace",
+    "workspace init",
+    "workspace list",
+    "workspace show",
+    "workspace clean",
+    "prompt",
+    "prompt list",
+    "prompt run",
+    "prompt run orchestrator",
+    "prompt show",
+    "agent",
+    "agent list",
+    "agent run",
+    "agent run claude",
+    "validate",
+    "schema",
+    "graph",
+    "daemon",
+    "serve",
+    "service",
+    "service install",
+    "service uninstall",
+    "service status",
+    "mcp",
+    "mcp install",
+    "demo",
+    "config",
+    "config show",
+    "config path",
+    "completion",
+    "doctor",
+    "support-bundle",
+]
+WAITING = {"id": "work", "type": "shell_command", "command": "until [ -e go ]; do sleep 0.05; done"}
+QUESTION = {"id": "ask", "type": "user_input", "prompt": "Which?", "answer_type": "string"}
+LOOP = {"id": "loop", "type": "while", "condition": True, "max_iterations": 1, "body": [WAITING]}
+
+
+def test_the_help_of_every_command(project: Project, same_as_snapshot: Compare) -> None:
+    top = project.run("--help")
+    listed = re.findall(r"^  ([\w-]+) ", top.split("\ncommands:\n")[1].split("\n\n")[0], re.MULTILINE)
+    assert sorted({command.split()[0] for command in COMMANDS}) == sorted(listed)
+    texts = [f"$ sidecar --help\n{top}"]
+    texts += [f"$ sidecar {command} --help\n{project.run(*command.split(), '--help')}" for command in COMMANDS]
+    without_paths = re.sub(r"^(It is builtin: )/.*/", r"\1/…/", "\n".join(texts), flags=re.MULTILINE)
+    same_as_snapshot("help.txt", without_paths)
+
+
+def test_the_list_of_tools_in_both_eras(project: Project, same_as_snapshot: Compare) -> None:
+    for handshake in (True, False):
+        with project.serve(handshake=handshake) as client:
+            tools = client.request("tools/list", {})["tools"]
+        same_as_snapshot("tools.json", json.dumps(tools, indent=1, ensure_ascii=False) + "\n")
+
+
+def test_the_schema_of_workflows(project: Project, same_as_snapshot: Compare) -> None:
+    same_as_snapshot("schema.json", project.run("schema"))
+
+
+def test_the_keys_of_doctor(project: Project, same_as_snapshot: Compare) -> None:
+    found = json.loads(project.run("doctor", "--json"))
+    same_as_snapshot("doctor-keys.txt", "".join(f"{line}\n" for line in shape(found)))
+
+
+def test_the_keys_of_status(project: Project, same_as_snapshot: Compare) -> None:
+    """Of runs that are completed, failed, paused and running, the last with a signal."""
+    for name, steps in {"asks": [QUESTION], "loops": [LOOP], "works": [WAITING]}.items():
+        content = {"description": name, "steps": steps}
+        (project.state / "workflows" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    (project.state / "workspaces" / "here").mkdir(parents=True)
+    project.run("flow", "run", "asks", "--workspace", "here")
+    with project.start("flow", "run", "works", "--json-events") as live:
+        assert live.stdout is not None
+        events = map(json.loads, live.stdout)
+        run_id = next(event["run_id"] for event in events if event["kind"] == "agent_started")
+        project.run("stop", "--run", run_id)
+        next(event for event in events if event["kind"] == "signal")
+        running = json.loads(project.run("status", "--json"))
+        project.run("stop", "--run", run_id, "--cancel")
+        (project.root / "go").touch()
+        list(events)
+    project.run("flow", "run", "loops", code=3)
+    ended = json.loads(project.run("status", "--json"))
+    statuses = {one["status"] for one in [*running["runs"], *ended["runs"]]}
+    assert statuses == {"running", "paused", "completed", "failed"}
+    lines = shape({"runs": [*running["runs"], *ended["runs"]]})
+    same_as_snapshot("status-keys.txt", "".join(f"{line}\n" for line in lines))
+
+
+def shape(value: Any) -> list[str]:
+    """Every key with the types of its values, as `runs[].agents[].pid: number`."""
+    types: dict[str, set[str]] = {}
+
+    def walk(value: Any, path: str) -> None:
+        types.setdefault(path, set()).add(json_type(value))
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}" if path else key)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner, f"{path}[]")
+
+    walk(value, "")
+    return [f"{path or 'whole'}: {' | '.join(sorted(types[path]))}" for path in sorted(types)]
+
+
+def json_type(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    known = {str: "string", int: "number", float: "number", list: "array", dict: "object"}
+    return known[type(value)]
