@@ -11,28 +11,21 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from sidecar import config, layout
-from sidecar.cli import stop_abort
-from sidecar.errors import ConfigError, StoreError
-from sidecar.signals import liveness, trailers
+from tests.kit import DEADLINE_S, SIDECAR, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[2]
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
 SOMEBODY = 65534  # nobody, on every Linux
 SECRET = "sk-ant-0123456789-never-seen"
-DEADLINE_S = 60.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user, or give files away")
 
 
@@ -72,13 +65,6 @@ def given_away(path: Path) -> None:
     for directory, _, names in os.walk(path):
         for each in (directory, *(os.path.join(directory, name) for name in names)):
             os.chown(each, SOMEBODY, SOMEBODY)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 # --- a project of another user
@@ -133,34 +119,40 @@ def test_the_journal_of_another_user_is_not_even_opened(project: Path) -> None:
 
 
 def test_a_project_is_safe_when_the_person_says_so_and_not_when_it_says_so_itself(foreign: Path) -> None:
-    root = str(foreign)
-    with pytest.raises(ConfigError, match="belongs to another user"):
-        config.load(root, {})
-    for said in (root, f"/elsewhere,{root}/", "*"):
-        config.load(root, {"SIDECAR_SAFE_PROJECTS": said})
-    with pytest.raises(ConfigError):
-        config.load(root, {"SIDECAR_SAFE_PROJECTS": str(foreign.parent) + "/elsewhere"})
-    own = Path(layout.user_config())
+    def refused(**environment: str) -> bool:
+        done = sidecar(foreign, "--project", str(foreign), "config", "show", **environment)
+        assert done.returncode in (0, 2), done
+        assert ("belongs to another user" in done.stderr) is (done.returncode == 2)
+        return done.returncode == 2
+
+    assert refused()
+    for safe in (str(foreign), f"/elsewhere,{foreign}/", "*"):
+        assert not refused(SIDECAR_SAFE_PROJECTS=safe)
+    assert refused(SIDECAR_SAFE_PROJECTS=str(foreign.parent) + "/elsewhere")
+    own = Path(os.environ["HOME"], ".config", "sidecar", "config.yaml")
     own.parent.mkdir(parents=True)
-    own.write_text(f"safe_projects: [{root}]\n")
-    config.load(root, {})
+    own.write_text(f"safe_projects: [{foreign}]\n")
+    assert not refused()
 
 
 @needs_root
 @pytest.mark.parametrize("name", [".swissarmyhammer", ".aromcp"])
 def test_a_directory_that_another_user_put_into_the_project_makes_it_theirs(project: Path, name: str) -> None:
     (project / name).mkdir(exist_ok=True)
-    config.load(str(project), {})
+    assert sidecar(project, "config", "show").returncode == 0
     given_away(project / name)
-    with pytest.raises(ConfigError, match=f"/{re.escape(name)} belongs to another user"):
-        config.load(str(project), {})
+    done = sidecar(project, "config", "show")
+    assert done.returncode == 2
+    assert f"/{name} belongs to another user" in done.stderr
 
 
 @needs_root
 def test_under_sudo_the_projects_of_who_called_it_are_as_good_as_roots(project: Path) -> None:
     given_away(project)
-    assert layout.foreign(str(project), {"SUDO_UID": str(SOMEBODY)}) is None
-    assert layout.foreign(str(project), {"SUDO_UID": "1"}) == str(project)
+    assert sidecar(project, "config", "show", SUDO_UID=str(SOMEBODY)).returncode == 0
+    done = sidecar(project, "config", "show", SUDO_UID="1")
+    assert done.returncode == 2
+    assert f"{project} belongs to another user" in done.stderr
 
 
 @needs_root
@@ -237,50 +229,23 @@ for path in sys.argv[1:]:
 # --- links in the way
 
 
-def test_a_workspace_that_is_swapped_for_a_link_while_it_is_stopped_leads_nowhere(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    outside = project / "outside"
-    outside.mkdir()
-    inside = project / "inside"
-    workspace = inside / ".swissarmyhammer" / "workspaces" / "w"
-    workspace.mkdir(parents=True)
-    signed = trailers.signed
-
-    def swap_first(**given: Any) -> trailers.Trailers:
-        """Between the look at the workspace and the write into it."""
-        workspace.rename(inside / "aside")
-        workspace.symlink_to(outside)
-        return signed(**given)
-
-    monkeypatch.setattr(trailers, "signed", swap_first)
-    assert stop_abort.main("stop", ["w", "--project", str(inside)], {}) == 1
-    assert f"it leads outside the project, to {outside}" in capsys.readouterr().err
-    assert list(outside.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["runs/{run}/lock", "open/{run}", "runs/{run}/run.log"])
 def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(project: Path, name: str) -> None:
-    from sidecar.engine.record.run_log import RunLog
-    from sidecar.model.run import MESSAGE, RunEvent
-
-    run_id = "0" * 26
     precious = project / "precious"
     precious.write_text("as it was, and long enough to be cut off\n")
+    workflow(project, "w", {"id": "a", "type": "shell_command", "command": "test -e go"})
+    assert sidecar(project, "flow", "run", "w").returncode == 2
+    (run_id,) = os.listdir(project / ".swissarmyhammer" / "runs")
+    (project / "go").touch()
     path = project / ".swissarmyhammer" / name.format(run=run_id)
-    for directory in (path.parent, Path(layout.run_directory(str(project), run_id))):
-        directory.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     path.symlink_to(precious)
-    if name.endswith("run.log"):
-        log = RunLog(str(project), run_id)
-        log.hear(RunEvent(run_id, MESSAGE, 0.0, {"text": "written"}))
-        log.close()
-        assert log.problem is not None
+    done = sidecar(project, "resume", run_id)
+    if name.endswith("run.log"):  # it does without
+        assert done.returncode == 0, done
     else:
-        lock = liveness.RunLock(str(project), run_id)
-        keep_open = partial(liveness.keep_open, str(project), run_id, workspace=None, driver="server")
-        with pytest.raises(StoreError, match="symbolic"):
-            (keep_open if name.startswith("open") else lock.acquire)()
+        assert done.returncode == 2, done
+        assert "symbolic" in done.stderr
     assert precious.read_text() == "as it was, and long enough to be cut off\n"
 
 

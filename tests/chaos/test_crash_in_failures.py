@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sidecar.store.db import open_database
-from sidecar.store.journal import Journal
+from tests.kit import journal
 
 Starter = Callable[..., dict[str, Any]]
 KILLED = -signal.SIGKILL
@@ -113,18 +112,16 @@ class Trial:
         self._root, self._start = root, start
         self._effects = root / "effects"
         self._effects.touch()
-        self._workflow = root / ".swissarmyhammer" / "workflows" / "fails.yaml"
-        self._workflow.parent.mkdir()
-        self._workflow.write_text(yaml.safe_dump({"name": "fails", **content}))
-        self._workflow.with_name("inner.yaml").write_text(yaml.safe_dump(INNER))
+        workflows = root / ".swissarmyhammer" / "workflows"
+        (workflows / "fails.yaml").write_text(yaml.safe_dump({"name": "fails", **content}))
+        (workflows / "inner.yaml").write_text(yaml.safe_dump(INNER))
 
     def start(self, run_id: str | None = None, **request: Any) -> dict[str, Any]:
-        which = {"run_id": run_id} if run_id else {"workflow": str(self._workflow)}
-        return self._start(self._root, **which, environment={"EFFECTS": str(self._effects)}, **request)
+        environment = {"EFFECTS": str(self._effects)}
+        return self._start(self._root, run_id, "fails", environment=environment, **request)
 
     def run_id(self) -> str | None:
-        with open_database(str(self._root)) as database:
-            return next((run.run_id for run in Journal(database).runs()), None)
+        return next((run.run_id for run in journal.runs(self._root)), None)
 
     def done(self) -> dict[str, int]:
         """How often each step had its effect."""
@@ -144,7 +141,7 @@ def test_a_crash_at_any_write_changes_nothing_about_the_steps_for_a_failure(
         writes = writes[-SAMPLE * 6 :: 6]  # the later ones: the earlier are the start of any run
     for write in writes:
         trial = Trial(project(place), start, content)
-        if trial.start(die=["before", write, ""])["code"] == KILLED:
+        if trial.start(die=["before", write, {}])["code"] == KILLED:
             answer = trial.start(trial.run_id())
             found = {name: answer.get(name) for name in ("status", "reason", "state")}
             assert found == {name: expected[name] for name in found}, f"at write {write}: {answer}"
@@ -168,7 +165,7 @@ def test_an_exit_in_a_task_still_ends_the_run_when_its_owner_was_killed_before_i
         "sub_agent_tasks": {"work": {"steps": [{**either, "then": out, "else": [effect("nap", "sleep 1")]}]}},
     }
     trial = Trial(project(place), start, content)
-    assert trial.start(die=["before", 1, "run_ended"])["code"] == KILLED
+    assert trial.start(die=["before", 1, {"kind": "run_ended"}])["code"] == KILLED
     answer = trial.start(trial.run_id())
     assert (answer["status"], answer["reason"]) == ("completed", "item 7")
     assert (trial.done()["bad"], trial.done()["after"]) == (1, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kit import journal
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SECONDS, SEED = 25, 8
@@ -41,17 +42,9 @@ class Copy:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.own = place / "project" / ".swissarmyhammer"
+        self.root = place / "project"
+        self.own = self.root / ".swissarmyhammer"
         self.storm: dict[str, Any] = json.loads((place / "storm.json").read_text())
-
-    def journal(self, *statements: str) -> None:
-        """Change it behind everybody's back, past its own triggers."""
-        journal = sqlite3.connect(self.own / "sidecar.db")
-        triggers = journal.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for statement in (*(f"DROP TRIGGER {name}" for (name,) in triggers), *statements):
-            assert journal.execute(statement).rowcount != 0, statement
-        journal.commit()
-        journal.close()
 
     def effects(self, change: Callable[[list[str]], list[str]]) -> None:
         path = self.place / "effects"
@@ -59,9 +52,7 @@ class Copy:
 
     def applied(self) -> dict[str, Any]:
         """A signal that was applied to a run."""
-        journal = sqlite3.connect(self.own / "sidecar.db")
-        ids = {signal_id for (signal_id,) in journal.execute("SELECT signal_id FROM signals")}
-        journal.close()
+        ids = journal.applied_signals(self.root)
         found: dict[str, Any] = next(s for s in self.storm["signals"] if ids & set(s["ids"]) and not s["gone_by"])
         return found
 
@@ -92,8 +83,7 @@ def test_a_storm_of_signals_kills_full_disks_and_clock_steps_breaks_no_promise(l
 
 def test_a_signal_without_an_outcome_is_told(copy: Copy) -> None:
     signal = copy.applied()
-    ids = ", ".join(f"'{signal_id}'" for signal_id in signal["ids"])
-    copy.journal(f"DELETE FROM signals WHERE signal_id IN ({ids})")
+    journal.forget_signals(copy.root, signal["ids"])
     for signal_id in signal["ids"]:
         copy.storm["receipts"].pop(signal_id, None)
     signal["missed_at"] = 0.0  # it was gone before any run had ended
@@ -117,11 +107,7 @@ def test_a_stop_that_is_applied_after_it_was_taken_back_is_told(copy: Copy) -> N
 
 
 def test_a_run_that_goes_on_under_a_signal_is_told(copy: Copy) -> None:
-    journal = sqlite3.connect(copy.own / "sidecar.db")
-    ((run_id, start, seq),) = journal.execute(
-        "SELECT run_id, start, MAX(seq) FROM events WHERE kind = 'step_started' AND seq > 2 GROUP BY run_id LIMIT 1"
-    ).fetchall()
-    journal.close()
+    run_id, start, seq = journal.last_step_of_any_run(copy.root)
     # What was seen of the run before that step was seen long before.
     _, after, by = next(look for look in copy.storm["witnessed"][run_id] if look[0] >= seq)
     copy.storm["witnessed"][run_id] = [[seq - 1, after - 1000, by - 1000], [1 << 30, after, by]]
@@ -132,18 +118,18 @@ def test_a_run_that_goes_on_under_a_signal_is_told(copy: Copy) -> None:
 
 
 def test_the_times_in_the_journal_are_not_believed(copy: Copy) -> None:
-    copy.journal("UPDATE events SET at = at - 86400 WHERE seq % 3 = 0")
-    copy.journal("UPDATE events SET at = at + 3600 WHERE seq % 5 = 0")
+    journal.shift_times(copy.root, -86400, every=3)
+    journal.shift_times(copy.root, 3600, every=5)
     assert "every promise held" in copy.audit(holds=True)
 
 
 def test_a_start_without_an_end_is_told(copy: Copy) -> None:
-    copy.journal("DELETE FROM events WHERE kind = 'run_ended' AND run_id = (SELECT MAX(run_id) FROM runs)")
+    journal.forget_the_end(copy.root)
     assert "BROKEN one end a start" in copy.audit()
 
 
 def test_a_run_that_never_completes_is_told(copy: Copy) -> None:
-    copy.journal("UPDATE runs SET status = 'interrupted' WHERE run_id = (SELECT MAX(run_id) FROM runs)")
+    journal.set_status(copy.root, "interrupted")
     assert "BROKEN runs complete: 1 times" in copy.audit()
 
 

@@ -1,0 +1,53 @@
+"""Notes that a ledger makes while the journal is locked by another process."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sidecar.engine.record.ledger import Ledger
+from sidecar.errors import StoreError
+from sidecar.store.checkpoints import Checkpoints
+from sidecar.store.db import Database
+from sidecar.store.journal import Journal
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """By another process, or anybody else: here by this one."""
+    other = sqlite3.connect(root / ".swissarmyhammer" / "sidecar.db", isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+
+
+@pytest.mark.anyio
+async def test_what_was_noted_while_the_journal_was_locked_is_not_left_out_of_the_next_write(tmp_path: Path) -> None:
+    with Database(str(tmp_path / ".swissarmyhammer" / "sidecar.db"), busy_timeout_s=0.01) as database:
+        journal = Journal(database)
+        journal.create("R", "x", definition="", inputs={})
+        ledger = Ledger(database, journal, Checkpoints(database), "R", lambda _: None)
+        ledger.wrote((), [[["raw", "n"], 1, "set"]], "step")
+        ledger.note("step_completed", step="step")
+        with locked(tmp_path):
+            ledger.commit()
+            ledger.note("step_completed", step="next")
+            assert (ledger.is_behind, journal.events("R"), journal.states("R")) == (True, [], [])
+        await ledger.caught_up()
+        assert [event.data["step"] for event in journal.events("R")] == ["step", "next"]
+        assert len(journal.states("R")) == 1
+        ledger.give_up()
+        ledger.note("step_completed", step="last")
+        with locked(tmp_path), pytest.raises(StoreError, match="locked"):
+            ledger.commit()
+        ledger.note("step_completed", step="never")
+        with pytest.raises(StoreError, match="locked"):
+            ledger.commit()
+        assert [event.data["step"] for event in journal.events("R")] == ["step", "next"]

@@ -1,0 +1,31 @@
+"""What tests drive and read the product with, from outside: the command line, files, sockets and the journal.
+
+Nothing here imports `sidecar`, so that a test built on it stays as it is when modules move.
+"""
+
+from tests.kit.ids import is_id, new_id
+from tests.kit.journal import Event, RunRow
+from tests.kit.project import SIDECAR, Daemon, Project, tagged
+from tests.kit.signals import HeldRun, SignalFile, present, read_signal
+from tests.kit.terminal import Terminal
+from tests.kit.waiting import DEADLINE_S, alive, eventually, until
+
+__all__ = [
+    "DEADLINE_S",
+    "SIDECAR",
+    "Daemon",
+    "Event",
+    "HeldRun",
+    "Project",
+    "RunRow",
+    "SignalFile",
+    "Terminal",
+    "alive",
+    "eventually",
+    "is_id",
+    "new_id",
+    "present",
+    "read_signal",
+    "tagged",
+    "until",
+]

@@ -1,0 +1,132 @@
+"""The Model Context Protocol by hand, as JSON-RPC over a socket or a pipe, and the library's client over a socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp.types.jsonrpc import jsonrpc_message_adapter
+
+from tests.kit import sockets
+from tests.kit.waiting import DEADLINE_S
+
+ERAS = ("legacy", "2026-07-28")
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
+STATELESS = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "by hand", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+class McpClient:
+    """One connection: messages that no library would send, and what comes back."""
+
+    def __init__(self, send: Callable[[bytes], object], lines: Iterable[bytes]) -> None:
+        self.send_bytes = send
+        self._lines = lines
+        self.received: list[dict[str, Any]] = []
+
+    def hello(self) -> McpClient:
+        """The handshake of the first era; the second has none."""
+        self.request(0, "initialize", HELLO)
+        self.answer(0)
+        self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return self
+
+    def send(self, *messages: dict[str, Any]) -> None:
+        self.send_bytes(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
+
+    def request(self, number: int, method: str, params: dict[str, Any]) -> None:
+        self.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+    def call(self, number: int, tool: str, arguments: dict[str, Any], **meta: Any) -> None:
+        more = {"_meta": meta} if meta else {}
+        self.request(number, "tools/call", {"name": tool, "arguments": arguments, **more})
+
+    def answer(self, number: int | None) -> dict[str, Any]:
+        """The answer to one request; what else comes is kept in `received`."""
+        while True:
+            message = self.answer_any()
+            if message.get("id") == number:
+                return message
+
+    def answer_any(self) -> dict[str, Any]:
+        """The next answer, whatever to."""
+        for line in self._lines:
+            message: dict[str, Any] = json.loads(line)
+            self.received.append(message)
+            if "method" not in message:
+                return message
+        raise AssertionError("the server closed the connection before it answered")
+
+
+class SocketClient(McpClient):
+    """Over a Unix socket, which is there to be abused too."""
+
+    def __init__(self, connection: socket.socket, lines: Iterable[bytes]) -> None:
+        super().__init__(connection.sendall, lines)
+        self.connection = connection
+
+
+@contextmanager
+def at_socket(path: Path) -> Iterator[SocketClient]:
+    with sockets.connect(path) as connection:
+        connection.settimeout(DEADLINE_S)
+        with connection.makefile("rb") as lines:
+            yield SocketClient(connection, lines)
+
+
+def at_pipes(process: subprocess.Popen[bytes]) -> McpClient:
+    """To a process whose standard input and output are pipes."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin = process.stdin
+
+    def send(data: bytes) -> None:
+        stdin.write(data)
+        stdin.flush()
+
+    return McpClient(send, process.stdout)
+
+
+def over_socket(path: str) -> Any:
+    """The transport of the library's client at a socket, written apart from the server's."""
+
+    @asynccontextmanager
+    async def transport() -> AsyncIterator[Any]:
+        to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+        async with await anyio.connect_unix(path) as stream, anyio.create_task_group() as tasks:
+
+            async def read() -> None:
+                parts: list[bytes] = []
+                async with to_client:
+                    with suppress(anyio.BrokenResourceError):  # the client has left, and the server goes on writing
+                        async for data in stream:
+                            *lines, rest = data.split(b"\n")
+                            for line in lines:
+                                whole = b"".join([*parts, line])
+                                parts = []
+                                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(whole)))
+                            parts.append(rest)
+
+            async def write() -> None:
+                async with from_client:
+                    async for item in from_client:
+                        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                        await stream.send(line.encode() + b"\n")
+
+            tasks.start_soon(read)
+            tasks.start_soon(write)
+            yield incoming, outgoing
+            tasks.cancel_scope.cancel()
+
+    return transport()

@@ -1,0 +1,120 @@
+"""A command on a terminal of its own: what is on the screen, and keys."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyte
+
+from tests.kit.waiting import DEADLINE_S
+
+# Opens its terminal again, which makes it the controlling one of the new session, and becomes the command.
+_ON_A_TERMINAL = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+class TwoScreens(pyte.Screen):
+    """pyte knows only one screen; terminals have a second one, which the first survives."""
+
+    def set_mode(self, *modes: int, **kwargs: Any) -> None:
+        if 1049 in modes and kwargs.get("private"):
+            self.first = {y: dict(line) for y, line in self.buffer.items()}, self.cursor.x, self.cursor.y
+        super().set_mode(*modes, **kwargs)
+
+    def reset_mode(self, *modes: int, **kwargs: Any) -> None:
+        super().reset_mode(*modes, **kwargs)
+        if 1049 in modes and kwargs.get("private"):
+            lines, x, y = self.first
+            self.buffer.clear()
+            for at, line in lines.items():
+                self.buffer[at].update(line)
+            self.cursor_position(y + 1, x + 1)
+
+
+class Terminal:
+    """One command, the leader of a session that has the terminal."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str],
+        *,
+        columns: int = 120,
+        lines: int = 30,
+    ) -> None:
+        self.master, self.slave = pty.openpty()
+        self.screen = TwoScreens(columns, lines)
+        self.resize(columns, lines)
+        self.before = termios.tcgetattr(self.slave)
+        self.stream = pyte.ByteStream(self.screen)
+        self.written = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _ON_A_TERMINAL, *argv],
+            cwd=cwd,
+            env={**environment, "TERM": "xterm-256color"},
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            start_new_session=True,
+        )
+
+    @property
+    def text(self) -> str:
+        """The screen."""
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.screen.resize(lines, columns)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Read the screen until something is true."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.text
+            self.read(0.02)
+
+    def shows(self, *texts: str) -> None:
+        self.until(lambda: all(text in self.text for text in texts))
+
+    def has_written(self, *texts: str) -> None:
+        """On the screen, now or before."""
+        self.until(lambda: all(text.encode() in self.written for text in texts))
+
+    def takes_keys(self) -> None:
+        """Wait until single keys are read."""
+        self.until(lambda: not termios.tcgetattr(self.slave)[3] & termios.ECHO)
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def end(self) -> int:
+        """The exit code, when it has ended."""
+        self.until(lambda: self.process.poll() is not None)
+        self.read(0)
+        return self.process.returncode
+
+    def read(self, patience_s: float) -> None:
+        while select.select([self.master], [], [], patience_s)[0]:
+            data = os.read(self.master, 65536)
+            self.written += data
+            self.stream.feed(data)
+            patience_s = 0
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
