@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli import completing
-from sidecar.cli.commands import COMMANDS
-from sidecar.model import ulid
+from tests.kit import SIDECAR, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SIDECAR = Path(sys.executable).with_name("sidecar")
 
 
 @pytest.fixture
@@ -32,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (workflows / "zebra-crossing.yaml").write_text("description: Crosses.\nsteps: []\n")
     (workflows / "zoo:feed.yaml").write_text("steps: []\n")
     (tmp_path / ".swissarmyhammer" / "workspaces" / "my-task").mkdir(parents=True)
-    monkeypatch.setenv("PATH", f"{SIDECAR.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{Path(SIDECAR).parent}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -85,7 +81,7 @@ def shell(request: pytest.FixtureRequest, project: Path) -> Iterator[Shell]:
 
 
 def test_a_tab_completes_commands_workflows_workspaces_and_runs(shell: Shell, project: Path) -> None:
-    run_id = ulid.new()
+    run_id = new_id()
     (project / ".swissarmyhammer" / "runs" / run_id).mkdir(parents=True)
     shell.completes("sidecar redir", "sidecar redirect ")
     shell.completes("sidecar flow run zeb", "sidecar flow run zebra-crossing ")
@@ -139,16 +135,3 @@ def test_a_tab_waits_for_nothing_heavy() -> None:
         [sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True, check=True
     )
     assert heavy & set(modules) - set(bare.stdout.split()) == set()
-
-
-def test_no_command_is_forgotten() -> None:
-    assert {command.partition(" ")[0] for command in completing.OPTIONS} == set(COMMANDS)
-
-
-@pytest.mark.parametrize("command", sorted(completing.OPTIONS))
-@pytest.mark.usefixtures("project")
-def test_the_options_that_are_offered_are_those_that_there_are(command: str) -> None:
-    found = subprocess.run([SIDECAR, *command.split(), "--help"], capture_output=True, text=True, check=True)
-    listed = set(re.findall(r"(?<![\w`-])--[a-z][a-z-]*", found.stdout))
-    told_elsewhere = {"--var", "--project"} if command != "daemon" else set()
-    assert set(completing.OPTIONS[command].split()) | {"--help"} == (listed | {"--help"}) - told_elsewhere

@@ -6,18 +6,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sidecar.model import ulid
-from sidecar.signals import liveness
-from sidecar.store.db import open_database
-
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+from tests.kit import SIDECAR, HeldRun, new_id
 
 
 class Doctor:
@@ -91,7 +86,7 @@ def test_for_people_a_problem_has_a_mark_and_its_advice_below(doctor: Doctor) ->
 @pytest.mark.parametrize("where", ["", "workspaces/ws", "run"])
 @pytest.mark.parametrize("name", [".stop", ".abort"])
 def test_a_signal_that_no_live_run_obeys_is_stale(doctor: Doctor, where: str, name: str) -> None:
-    run_id = ulid.new()
+    run_id = new_id()
     path = doctor.state / ("runs/" + run_id if where == "run" else where) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -102,7 +97,7 @@ def test_a_signal_that_no_live_run_obeys_is_stale(doctor: Doctor, where: str, na
 
 
 def test_a_signal_for_a_live_run_is_none_of_the_doctors_business(doctor: Doctor) -> None:
-    with liveness.begin(str(doctor.root), ulid.new(), workspace=str(doctor.workspace), driver="server"):
+    with HeldRun(doctor.root, doctor.workspace):
         (doctor.workspace / ".stop").touch()
         (doctor.state / ".abort").touch()
         assert doctor.problems() == []
@@ -115,7 +110,7 @@ def test_halves_of_writers_that_died_and_sockets_that_nobody_serves_are_named(do
         path.touch()
     long_ago = time.time() - 1000
     os.utime(half, (long_ago, long_ago))
-    run = doctor.state / "runs" / ulid.new()
+    run = doctor.state / "runs" / new_id()
     run.mkdir(parents=True)
     before = os.getcwd()
     for directory, name in ((doctor.state, "sidecar.sock"), (run, "mcp.sock")):
@@ -134,7 +129,9 @@ def test_halves_of_writers_that_died_and_sockets_that_nobody_serves_are_named(do
 
 def test_a_database_is_told_sound_or_damaged_or_open_to_others(doctor: Doctor) -> None:
     path = doctor.state / "sidecar.db"
-    open_database(str(doctor.root)).close()
+    (doctor.state / "workflows").mkdir()
+    (doctor.state / "workflows" / "w.yaml").write_text("steps: [{type: user_message, message: hello}]\n")
+    subprocess.run([SIDECAR, "flow", "run", "w"], cwd=doctor.root, capture_output=True, check=True, timeout=60)
     assert doctor.problems() == []
     path.chmod(0o644)
     ((topic, text, advice),) = doctor.problems()

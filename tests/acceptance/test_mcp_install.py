@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.cli.main import main
-from sidecar.mcp_server.tools import TOOLS
+from tests.kit import SIDECAR
+from tests.kit.mcp_client import tools
 
-SIDECAR = Path(sys.executable).with_name("sidecar")
 PROJECT_FILES = {
     "claude": ".mcp.json",
     "codex": ".codex/config.toml",
@@ -40,9 +39,9 @@ IN_EDITORS = ["--project", "${workspaceFolder}", "serve"]
 
 
 class Installation:
-    """A project and a home directory, both empty, and the command line in this process: each call is its own."""
+    """A project and a home directory, both empty, and the command."""
 
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.home, self.project = directory / "home", directory / "project"
         for path in (self.home, self.project / ".git"):
             path.mkdir(parents=True)
@@ -51,17 +50,11 @@ class Installation:
         patch.setenv("PATH", "/usr/bin:/bin")
         patch.setenv("HOME", str(self.home))
         patch.chdir(self.project)
-        self._captured = captured
 
     def run(self, *words: str, code: int = 0) -> tuple[str, str]:
-        self._captured.readouterr()
-        try:
-            found = main(["mcp", "install", *words])
-        except SystemExit as end:  # argparse ends it itself
-            found = end.code if isinstance(end.code, int) else 1
-        out, errors = self._captured.readouterr()
-        assert found == code, (out, errors)
-        return out, errors
+        done = subprocess.run([SIDECAR, "mcp", "install", *words], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done
+        return done.stdout, done.stderr
 
     def files(self) -> dict[str, bytes]:
         both = [*self.project.rglob("*"), *self.home.rglob("*")]
@@ -69,8 +62,8 @@ class Installation:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Installation:
-    return Installation(tmp_path, monkeypatch, capsys)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    return Installation(tmp_path, monkeypatch)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -294,9 +287,10 @@ def test_claude_gets_a_workflow_command_that_names_only_tools_that_there_are(her
     named = set(re.findall(r"`((?:workflow|mcp)_\w+)`|[Cc]all\s+`(\w+)`", body))
     named = {word for words in named for word in words} - {"", "workflow_id", "mcp_call"}
     expected = {"workflow_list", "workflow_get_next_step", "workflow_resume", "workflow_status", "abort"}
-    assert expected <= named <= set(TOOLS)
+    there_are = set(tools(here.project))
+    assert expected <= named <= there_are
     allowed = set(re.findall(r"mcp__sidecar__(\w+)", front))
-    assert named <= allowed <= set(TOOLS)
+    assert named <= allowed <= there_are
     assert "{{" not in text
 
 

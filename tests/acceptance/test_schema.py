@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from sidecar.catalog import workflows
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
 
 
 def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,8 +53,7 @@ def test_an_editor_is_told_what_is_wrong_with_the_step_that_was_meant(schema: di
 
 
 def test_a_built_in_workflow_is_valid_by_what_is_printed(schema: dict[str, Any]) -> None:
-    with open(f"{workflows.builtin_directory()}/iterate.yaml") as file:
-        Draft202012Validator(schema).validate(yaml.safe_load(file))
+    Draft202012Validator(schema).validate(yaml.safe_load((WORKFLOWS / "iterate.yaml").read_text()))
 
 
 def test_help_tells_how_an_editor_uses_it_and_an_unknown_word_is_bad_usage() -> None:

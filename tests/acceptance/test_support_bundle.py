@@ -6,17 +6,14 @@ import json
 import os
 import stat
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
 
-from sidecar.store.db import open_database
-from sidecar.store.journal import Journal
+from tests.kit import SIDECAR, journal, until
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
 SECRETS = {
     "ANTHROPIC_API_KEY": "sk-ant-of-the-environment",
     "MY_OWN_TOKEN": "a-token-that-no-setting-names",
@@ -57,9 +54,9 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sidecar(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def sidecar(project: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     # No agent is to be found: to ask three programs for their versions takes most of the time.
-    environment = {**os.environ, **SECRETS, "PATH": "/usr/bin:/bin"}
+    environment = {**os.environ, **SECRETS, **more, "PATH": "/usr/bin:/bin"}
     return subprocess.run(
         [SIDECAR, *arguments],
         cwd=project,
@@ -87,11 +84,11 @@ def bundle(project: Path) -> dict[str, str]:
 def test_a_bundle_holds_no_secret(project: Path) -> None:
     (project / ".swissarmyhammer" / "workflows" / "w.yaml").write_text(yaml.safe_dump(WORKFLOW))
     assert sidecar(project, "flow", "run", "w").returncode == 0
-    with open_database(str(project)) as database:
-        journal = Journal(database)
-        (run,) = journal.runs()
-        environment = {"OPENAI_API_KEY": "secret-of-the-detached-run"}
-        journal.change(run.run_id, details={**run.details, "environment": environment})
+    # The journal keeps the environment of a run that was detached.
+    environment = {"OPENAI_API_KEY": "secret-of-the-detached-run"}
+    assert sidecar(project, "flow", "run", "w", "--detach", **environment).returncode == 0
+    until(lambda: [run.status for run in journal.runs(project)] == ["completed", "completed"])
+    run = journal.runs(project)[1]
     found = bundle(project)
     for name, text in found.items():
         for secret in HIDDEN:

@@ -3,6 +3,7 @@
 Nothing here imports `sidecar`, so that a test built on it stays as it is when modules move.
 """
 
+from tests.kit import journal
 from tests.kit.ids import is_id, new_id
 from tests.kit.journal import Event, RunRow
 from tests.kit.project import SIDECAR, Daemon, Project, tagged
@@ -23,6 +24,7 @@ __all__ = [
     "alive",
     "eventually",
     "is_id",
+    "journal",
     "new_id",
     "present",
     "read_signal",

@@ -15,6 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 
 from tests.kit import sockets
+from tests.kit.project import SIDECAR
 from tests.kit.waiting import DEADLINE_S
 
 ERAS = ("legacy", "2026-07-28")
@@ -95,6 +96,24 @@ def at_pipes(process: subprocess.Popen[bytes]) -> McpClient:
         stdin.flush()
 
     return McpClient(send, process.stdout)
+
+
+def tools(project: Path) -> dict[str, dict[str, Any]]:
+    """The tools that `sidecar serve` lists there, by name."""
+    with subprocess.Popen(
+        [SIDECAR, "serve"],
+        cwd=project,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        client = at_pipes(process).hello()
+        client.request(1, "tools/list", {})
+        listed = client.answer(1)["result"]["tools"]
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(DEADLINE_S)
+    return {tool["name"]: tool for tool in listed}
 
 
 def over_socket(path: str) -> Any:
