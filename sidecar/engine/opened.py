@@ -15,10 +15,9 @@ from sidecar.catalog import imports
 from sidecar.engine import approval
 from sidecar.engine.boundary import Gate
 from sidecar.engine.context import Surroundings
-from sidecar.engine.dispatch_local import LocalDispatch
 from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.mcp_client.clients import McpClients
-from sidecar.engine.parallel import KIND, Batches
+from sidecar.engine.parallel import Batches
 from sidecar.engine.processes import Processes
 from sidecar.engine.record import repeats
 from sidecar.engine.record.image import Image, back_to_boundary
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.imports import Definition
     from sidecar.engine.context import Person
-    from sidecar.engine.dispatch import Task
     from sidecar.engine.ending import Ending
     from sidecar.engine.owner import Owner
     from sidecar.model.agent import EndReason
@@ -239,15 +237,11 @@ class OpenRun:
         )
         interpreter = self.interpreter
 
-        async def do(task: Task, tell: Callable[[str, dict[str, Any]], None]) -> None:
-            await self.batches.do(task, tell)
-
-        dispatch = LocalDispatch(self.owner.database, {KIND: do})
         failure: Exception | None = None
-        async with clients, dispatch, anyio.create_task_group() as group:
+        async with clients, anyio.create_task_group() as group:
             interpreter.work.around = replace(around, clients=clients)
             self.group = group
-            self.batches = interpreter.batches = Batches(interpreter, dispatch, group, self.end_now)
+            self.batches = interpreter.batches = Batches(interpreter, group, self.end_now)
             try:
                 yield
             except Exception as error:  # raised again outside: a task group would wrap it

@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
-from sidecar.engine.dispatch import Task
 from sidecar.engine.ending import RunEnds
 from sidecar.engine.program.actions import Parallel
 from sidecar.engine.task_threads import TaskThreads, open_batches
-from sidecar.errors import StepFailed, StoreError
+from sidecar.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
 
-    from sidecar.engine.dispatch import Dispatch, Result
     from sidecar.engine.ending import Ending
     from sidecar.engine.interpreter import Interpreter
-    from sidecar.engine.program.actions import Error
     from sidecar.engine.threads import Thread
     from sidecar.model.agent import EndReason
     from sidecar.model.steps_control import ParallelForEach
-
-KIND = "task"
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
     child: Thread
     step: ParallelForEach
-    dispatched: str = ""
-    unwanted: bool = False  # its step has failed or was left
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)  # cancelled: its step has failed or was left
 
 
 class Batches:
-    """Every batch of one run. A task is a thread of the run; who does it is the dispatch's affair."""
+    """Every batch of one run. A task is a thread of the run, and a task of the group in which the run executes."""
 
-    def __init__(
-        self, interpreter: Interpreter, dispatch: Dispatch, group: TaskGroup, ends: Callable[[Ending], None]
-    ) -> None:
+    def __init__(self, interpreter: Interpreter, group: TaskGroup, ends: Callable[[Ending], None]) -> None:
         self._interpreter = interpreter
         self._image = interpreter.image
-        self._dispatch = dispatch
         self._group = group
         self._ends = ends
         self._running: dict[str, _Running] = {}  # by thread
@@ -74,7 +66,7 @@ class Batches:
 
     async def settled(self, thread: Thread) -> None:
         """A step has failed when its tasks are ended."""
-        while any(running.unwanted for running in self._of(thread)):
+        while any(running.scope.cancel_called for running in self._of(thread)):
             await self._changed.wait()
 
     def begin(self, thread: Thread) -> None:
@@ -83,11 +75,8 @@ class Batches:
             return
         for running in self._of(thread):
             assert running.child.place is not None
-            if not running.unwanted and not self._wanted(thread, running.child.place):
-                running.unwanted = True
-                # The reason first: whoever else ends them meanwhile has another, and the first counts.
-                self._interpreter.processes.request_end("sibling_failed", running.child.key)
-                self._group.start_soon(self._end, running)
+            if not running.scope.cancel_called and not self._wanted(thread, running.child.place):
+                self._cancel(running, "sibling_failed")
         for action in open_batches(thread):
             if not (thread.handed and self.need_agents(thread, action)):
                 self._begin_batch(thread, action)
@@ -110,11 +99,8 @@ class Batches:
     async def cancel(self, reason: EndReason) -> None:
         """End every task that runs, now."""
         self.draining = True
-        for running in list(self._running.values()):
-            running.unwanted = True
-            self._interpreter.processes.request_end(reason, running.child.key)
-            if running.dispatched:
-                await self._dispatch.cancel(running.dispatched)
+        for running in self._running.values():
+            self._cancel(running, reason)
         await self.drained()
 
     def stir(self) -> None:
@@ -129,32 +115,6 @@ class Batches:
     def need_agents(self, thread: Thread, action: Parallel) -> bool:
         """Whether an agent outside has to see to these tasks."""
         return self.tasks.need_agent(thread, action, "agent")
-
-    # --- tasks
-
-    async def do(self, task: Task, _tell: Callable[[str, dict[str, Any]], None]) -> None:
-        """The doer of the local dispatch: one task, from where it stands to its end."""
-        running = self._running[task.content["thread"]]
-        error: Error | None = None
-        try:
-            with self._interpreter.outcomes.attempt(running.step) as tried:
-                error = await self.tasks.steps(running.child)
-            error = tried.error or error
-        except RunEnds as ends:
-            if ends.ending.status == "paused":
-                self.pause = self.pause or ends.ending
-            elif running.child.exited:
-                self.exit = self.exit or ends.ending
-            else:
-                self._ends(ends.ending)
-            self._running.pop(running.child.key, None)
-            self.stir()
-            await anyio.sleep_forever()  # its dispatch ends with the run; the task is done when that goes on
-        except StoreError as lost:
-            self._interpreter.processes.lost(lost)
-            await anyio.sleep_forever()
-        if error is not None:
-            raise StepFailed(str(error.get("message", "")), **{k: v for k, v in error.items() if k != "message"})
 
     # --- inside
 
@@ -179,7 +139,7 @@ class Batches:
                 self._group.start_soon(self._guarded, self._begin_next, thread)
                 return
             running = self._running[child.key] = _Running(child, action.step)
-            self._group.start_soon(self._guarded, self._have_done, thread, action, running)
+            self._group.start_soon(self._guarded, self._do_task, thread, running)
             room -= 1
 
     async def _guarded(self, do: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -195,33 +155,36 @@ class Batches:
     async def _begin_next(self, thread: Thread) -> None:
         self.begin(thread)
 
-    async def _have_done(self, thread: Thread, action: Parallel, running: _Running) -> None:
-        child = running.child
+    async def _do_task(self, thread: Thread, running: _Running) -> None:
+        """One task, from where it stands to its end. Its batch is not told of one that was cancelled."""
+        child, error, over = running.child, None, False
         try:
-            result = await self._dispatched(action, running)
+            with running.scope:
+                await anyio.lowlevel.checkpoint()  # one that is cancelled before its turn does not begin
+                with self._interpreter.outcomes.attempt(running.step) as tried:
+                    error = await self.tasks.steps(child)
+                error = tried.error or error
+                if error is not None:
+                    # What fails while the run is being ended may have failed by that: a resume does it again.
+                    await anyio.lowlevel.checkpoint()
+                over = True
+        except RunEnds as ends:
+            if ends.ending.status == "paused":
+                self.pause = self.pause or ends.ending
+            elif child.exited:
+                self.exit = self.exit or ends.ending
+            else:
+                self._ends(ends.ending)
         finally:
             self._running.pop(child.key, None)
-        if result.state != "cancelled":
-            self.tasks.over(child, result.error)
+        if over and not running.scope.cancel_called:
+            self.tasks.over(child, error)
             self.begin(thread)
 
-    async def _dispatched(self, action: Parallel, running: _Running) -> Result:
-        """Have it done by whoever does tasks."""
-        child = running.child
-        content = {"run_id": self._interpreter.ledger.run_id, "thread": child.key, "step": action.step.id}
-        number = 1
-        while True:
-            running.dispatched = f"{content['run_id']}/{child.key}" + (f"+{number}" if number > 1 else "")
-            state = await self._dispatch.submit(Task(running.dispatched, KIND, content))
-            if state in ("cancelled", "failed"):  # before a resume: this is another try
-                number += 1
-                continue
-            return await self._dispatch.result(running.dispatched)
-
-    async def _end(self, running: _Running) -> None:
-        """Its siblings do not need it any more: a task has failed."""
-        if running.dispatched:
-            await self._dispatch.cancel(running.dispatched)
+    def _cancel(self, running: _Running, reason: EndReason) -> None:
+        # The reason first: another reason may end its processes meanwhile, and the first counts.
+        self._interpreter.processes.request_end(reason, running.child.key)
+        running.scope.cancel()
 
     def _of(self, thread: Thread) -> list[_Running]:
         return [running for running in self._running.values() if running.child.parent is thread]

@@ -126,7 +126,7 @@ class TaskThreads:
 
     async def steps(self, child: Thread) -> Error | None:
         """Do a task from where it stands to its end; its error, where it failed."""
-        if not child.handed:
+        if not child.handed or child.cursor.is_over:
             await self._interpreter.walk(child)
             return await self.finish(child)
         return await self._by_an_agent(child)

@@ -49,14 +49,12 @@ def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_mo
         with database.transaction(durable=False):
             if _stands(journal, run_id, status, changed_at):  # nobody has resumed it since we looked
                 database.execute(sql.DROP_AGENTS, (run_id,))
-                database.execute(sql.DROP_TASKS, (run_id,))
                 database.execute(sql.DROP_RUN, (run_id,))
                 gone.append(run_id)
     if gone:
         with database.transaction():
             database.execute(sql.DROP_DEFINITIONS)
             database.execute(sql.DROP_LOOSE_AGENTS)
-            database.execute(sql.DROP_LOOSE_TASKS, (oldest,))
         database.shrink(_PAGES)
     return gone
 

@@ -94,30 +94,6 @@ _STATES = (
     """CREATE TRIGGER agents_end_once BEFORE UPDATE ON agents WHEN OLD.ended IS NOT NULL
     BEGIN SELECT RAISE(ABORT, 'an agent ends only once'); END""",
 )
-_TASKS = (
-    # A task can belong to no run, or be kept before its run is: no reference here. `number` is the order in which they
-    # came, and which they have again after a restart.
-    """CREATE TABLE tasks (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, run_id TEXT,
-        content TEXT NOT NULL,
-        state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'completed', 'failed', 'cancelled')),
-        added_at REAL NOT NULL, ended_at REAL, outcome TEXT NOT NULL, seal INTEGER NOT NULL,
-        CHECK ((ended_at IS NULL) = (state IN ('queued', 'running'))))""",
-    "CREATE INDEX tasks_of_runs ON tasks (run_id)",
-    "CREATE INDEX tasks_not_ended ON tasks (number) WHERE ended_at IS NULL",
-    """CREATE TRIGGER tasks_end_once BEFORE UPDATE ON tasks WHEN OLD.ended_at IS NOT NULL
-    BEGIN SELECT RAISE(ABORT, 'a task ends only once'); END""",
-    """CREATE TRIGGER tasks_stay_what_they_are BEFORE UPDATE OF task_id, kind, run_id, content ON tasks
-    BEGIN SELECT RAISE(ABORT, 'a task never becomes another one'); END""",
-    """CREATE TABLE task_events (
-        task_id TEXT NOT NULL REFERENCES tasks (task_id) ON DELETE CASCADE, seq INTEGER NOT NULL, at REAL NOT NULL,
-        kind TEXT NOT NULL, data TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (task_id, seq)) WITHOUT ROWID""",
-    """CREATE TRIGGER task_events_none_after_the_end BEFORE INSERT ON task_events WHEN EXISTS
-        (SELECT 1 FROM tasks WHERE task_id = NEW.task_id AND ended_at IS NOT NULL)
-    BEGIN SELECT RAISE(ABORT, 'this task has ended already'); END""",
-    """CREATE TRIGGER task_events_stand BEFORE UPDATE ON task_events
-    BEGIN SELECT RAISE(ABORT, 'an event that is journalled never changes'); END""",
-)
 _TRANSFORMATIONS = (
     """CREATE TABLE transformations (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL,
@@ -125,7 +101,7 @@ _TRANSFORMATIONS = (
         WITHOUT ROWID""",
 )
 # Entry n leads from version n to version n + 1. What has been released stands; a change is a new entry.
-MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_RUNS, *_STEPS, *_STATES), _TASKS, _TRANSFORMATIONS)
+MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_RUNS, *_STEPS, *_STATES, *_TRANSFORMATIONS),)
 
 
 class Target(Protocol):

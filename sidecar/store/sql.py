@@ -75,19 +75,7 @@ AGENT = "SELECT agent_id, run_id, record, ended, seal FROM agents WHERE agent_id
 AGENTS_NOT_ENDED = "SELECT agent_id, run_id, record, ended, seal FROM agents WHERE ended IS NULL ORDER BY rowid"
 AGENTS_OF_RUN = "SELECT agent_id, run_id, record, ended, seal FROM agents WHERE run_id = ? ORDER BY rowid"
 
-_TASK = "task_id, kind, run_id, content, state, added_at, ended_at, outcome"
-ADD_TASK = f"INSERT INTO tasks ({_TASK}, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-TASK = f"SELECT {_TASK}, seal FROM tasks WHERE task_id = ?"
-TASKS_NOT_ENDED = f"SELECT {_TASK}, seal FROM tasks WHERE ended_at IS NULL ORDER BY number"
-CHANGE_TASK = "UPDATE tasks SET state = ?, ended_at = ?, outcome = ?, seal = ? WHERE task_id = ?"
-LAST_TASK_EVENT = "SELECT COALESCE(MAX(seq), 0) FROM task_events WHERE task_id = ?"
-ADD_TASK_EVENT = "INSERT INTO task_events (task_id, seq, at, kind, data, seal) VALUES (?, ?, ?, ?, ?, ?)"
-TASK_EVENTS = "SELECT task_id, seq, at, kind, data, seal FROM task_events WHERE task_id = ? AND seq > ? ORDER BY seq"
-
 DROP_RUN = "DELETE FROM runs WHERE run_id = ?"
 DROP_AGENTS = "DELETE FROM agents WHERE run_id = ? AND ended IS NOT NULL"
 DROP_LOOSE_AGENTS = "DELETE FROM agents WHERE run_id IS NULL AND ended IS NOT NULL"
 DROP_DEFINITIONS = "DELETE FROM definitions WHERE hash NOT IN (SELECT definition FROM runs)"
-DROP_TASKS = "DELETE FROM tasks WHERE run_id = ?"
-DROP_LOOSE_TASKS = """DELETE FROM tasks WHERE ended_at < ?
-    AND (run_id IS NULL OR run_id NOT IN (SELECT run_id FROM runs))"""
