@@ -256,19 +256,22 @@ class _Established:
         if not opens:
             await self._app(scope, receive, send)
             return
-        session_id, told = b"", bytearray()
+        session_id, told, is_over = b"", bytearray(), False
 
         async def watch(message: Message) -> None:
-            nonlocal session_id
+            nonlocal session_id, is_over
             if message["type"] == "http.response.start":
                 session_id = dict(message.get("headers", [])).get(_SESSION_ID, b"")
             elif session_id:  # only the answer to `initialize` has it here, and is small
                 told.extend(message.get("body", b""))
-                if not message.get("more_body", False) and _is_error(bytes(told)):
+                is_over = not message.get("more_body", False)
+                if is_over and not _is_accepted(bytes(told)):
                     await self._end(scope, session_id)  # before the answer is over, so that nobody calls it meanwhile
             await send(message)
 
         await self._app(scope, receive, watch)
+        if session_id and not is_over and not _is_accepted(bytes(told)):  # the client hung up
+            await self._end(scope, session_id)
 
     async def _end(self, scope: Scope, session_id: bytes) -> None:
         """As a client ends its session."""
@@ -283,11 +286,11 @@ class _Established:
         await self._app({**scope, "method": "DELETE", "headers": [*headers, (_SESSION_ID, session_id)]}, receive, send)
 
 
-def _is_error(stream: bytes) -> bool:
-    """Whether the events of an answer are the error of a request."""
+def _is_accepted(stream: bytes) -> bool:
+    """Whether the events of an answer have the result of a request."""
     data = (line.removeprefix(b"data:") for line in stream.splitlines() if line.startswith(b"data:"))
     try:
-        return any("error" in json.loads(one) for one in data if one.strip())
+        return any("result" in json.loads(one) for one in data if one.strip())
     except (ValueError, TypeError):
         return False
 

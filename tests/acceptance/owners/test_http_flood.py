@@ -104,6 +104,21 @@ def test_a_request_that_is_never_finished_is_ended(project: Project, sent: bytes
         assert ended(slow)
 
 
+def test_refused_handshakes_of_clients_that_hang_up_leave_room_for_sessions(project: Project) -> None:
+    _, port = serve_http(project)
+    body = json.dumps({**INITIALIZE, "params": {}}).encode()
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+        "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    for _ in range(1500):
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as hasty:
+            hasty.sendall(head.encode() + body)
+            assert hasty.recv(4096).startswith(b"HTTP/1.1 200 OK")
+    assert authorised(port) == 200
+
+
 def test_out_of_descriptors_a_connection_is_ended_and_never_the_daemon(project: Project) -> None:
     daemon, port = serve_http(project)
     own = project.own
