@@ -30,7 +30,7 @@ class Connection:
     tokens: set[str] = field(default_factory=set)  # of questions that the client was handed to answer
     subscriptions: set[str] = field(default_factory=set)
     session: ServerSession | None = None
-    turn: anyio.Lock = field(default_factory=anyio.Lock)  # of calls that follow each other
+    turn: anyio.Lock = field(default_factory=anyio.Lock)  # for a thread: a client has one at a time
     ended: anyio.Event = field(default_factory=anyio.Event)  # it will send nothing more, no answer of a person either
     _level: str = "info"
     _lists: set[Lists] = field(default_factory=set)

@@ -36,7 +36,7 @@ from sidecar.mcp_server.replies import Replies
 from sidecar.mcp_server.runs import Runs
 from sidecar.mcp_server.wire import Wire
 from sidecar.model import run
-from sidecar.service.aside import aside
+from sidecar.service.aside import aside, turn
 
 if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
@@ -211,6 +211,7 @@ class McpServer:
         owed = self._replies if tools.is_short(params.name) else self._results
         if isinstance(context.lifespan_context, Connection):
             owed.owe(key)
+        turn.set(connection_of(context).turn)
         try:
             return await tools.call(self._site, self._runs, context, params)
         except BaseException:  # cancelled: there will be no reply

@@ -49,7 +49,6 @@ class Tool:
     effect: Effect | None = None
     do: Do | None = None
     runs: Literal["flow", "agent", "prompt"] | None = None
-    in_turn: bool = False  # one call after the other, on each connection: many of one client hold up no other
 
     def listed(self, schema: Schema | None = None) -> Listed:
         """The tool as clients see it; `schema`: the input schema with the names that there are now."""

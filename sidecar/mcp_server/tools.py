@@ -11,7 +11,6 @@ from mcp.types import CallToolResult, InputRequiredResult, ListToolsResult, Text
 
 from sidecar.errors import InputError, SidecarError
 from sidecar.mcp_server import aliases, arguments, listing
-from sidecar.mcp_server.connections import connection_of
 from sidecar.mcp_server.run_tools import RUNS, SIGNALS
 from sidecar.mcp_server.workflow_tools import DEBUGGING, DRIVING, STATE
 from sidecar.service import as_json
@@ -84,9 +83,6 @@ async def call(
             outcome = await runs.call(tool.runs, given, context, params)
             return outcome if isinstance(outcome, InputRequiredResult) else _ended(name, outcome)
         assert tool.do is not None
-        if tool.in_turn:
-            async with connection_of(context).turn:
-                return _result(await tool.do(site, given))
         return _result(await tool.do(site, given))
     except SidecarError as error:
         return _failed(str(error))

@@ -238,7 +238,6 @@ DEBUGGING = (
         gives({"success": BOOLEAN}, {"output": anything(""), "error": STRING, "execution_time_ms": NUMBER}),
         "reads",
         lambda site, given: site.service.test_transformation(given["transform"], given["input"], given.get("context")),
-        in_turn=True,
     ),
     Tool(
         "workflow_explain_plan",

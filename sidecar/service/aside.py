@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import anyio
@@ -20,13 +22,15 @@ if TYPE_CHECKING:
 
 MOST = 4
 _limiter = RunVar[anyio.CapacityLimiter]("_limiter")
+turn: ContextVar[anyio.Lock | None] = ContextVar("turn", default=None)  # of the client that asks: it has one thread
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 async def aside(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
     """What the function gives. It reads files, or evaluates with `owner.trials`; never with what runs use."""
-    return await anyio.to_thread.run_sync(lambda: function(*args, **named), limiter=_few())
+    async with turn.get() or nullcontext():
+        return await anyio.to_thread.run_sync(lambda: function(*args, **named), limiter=_few())
 
 
 def _few() -> anyio.CapacityLimiter:
