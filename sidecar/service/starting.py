@@ -122,14 +122,17 @@ def begin_again(root: str, journal: Journal, run: Run, driver: Driver) -> list[s
 
 
 def refuse_handed_out(handouts: Handouts, run: Run, settings: Settings, *, take_over: bool) -> None:
-    """InputError where an outside agent has a step of the run in hand, and may still be at work on it."""
-    held = [] if take_over or run.status != "running" else handouts.all_held(run.run_id)
+    """InputError where an outside agent has a step of the run in hand, and may still be at work on it.
+
+    What the agents of a server-driven run have in hand ended with its owner."""
+    is_driven = run.driver == "agent" and run.status == "running"
+    held = handouts.all_held(run.run_id) if is_driven and not take_over else []
     young = [one for one in held if handouts.age_s(one) < duration.seconds(settings.take_over_after)]
     if young:
         since = trailers.timestamp(young[0].handed_at)
         raise InputError(
             f"an agent has had step {young[0].key!r} of run {run.run_id} in hand since {since}; "
-            "--take-over has it done again here, and what that agent reports is refused"
+            f"`sidecar resume {run.run_id} --take-over` has it done again, and what that agent reports is refused"
         )
 
 

@@ -223,6 +223,22 @@ async def test_a_run_changes_its_driver_back_and_forth_and_no_step_is_lost_or_re
     assert done == ["a", "b", "c", "d", "end"]
 
 
+async def test_what_the_agents_of_a_dead_owner_had_in_hand_needs_no_take_over(project: Project) -> None:
+    asks = ("workflow_get_next_step", {"workflow_id": "$RUN", "task_id": "each.0"})
+    project.calling_agent("worker", "call", "asked", asks)
+    each = {"id": "each", "type": "parallel_foreach", "items": ["x"], "sub_agent_task": "one", "agent": "worker"}
+    one = {"description": "one", "steps": [{"id": "do", "type": "agent", "prompt": "do it"}]}
+    project.workflow("tasks", each, sub_agent_tasks={"one": one})
+    owner = project.start("flow", "run", "tasks")
+    project.until_file("asked")
+    run_id = project.only_run()["run_id"]
+    owner.kill()
+    owner.wait()
+    project.calling_agent("worker", "tasks", "notes")
+    project.run("resume", run_id)
+    assert project.only_run()["status"] == "completed"
+
+
 async def test_a_stop_does_not_wait_for_an_agent_that_never_comes_back(project: Project) -> None:
     marking(project)
     project.workflow("quick", {"id": "quick", "type": "shell_command", "command": "true"})
