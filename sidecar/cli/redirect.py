@@ -29,6 +29,8 @@ def main(arguments: list[str], project: str | None) -> int:
     with journal_with(root, options.run) as (_, run):
         if not is_live(root, run.run_id) or run.driver != "server":
             way = f"; to go on with a word: sidecar resume {run.run_id} --feedback TEXT"
+            if run.driver == "agent" and run.status == "running":
+                way = "; workflow_resume with feedback tells it to the agent that drives the run, with its next step"
             raise InputError(
                 f"run {run.run_id} is {standing(root, run)}: there is no agent of ours to redirect"
                 + ("" if run.status == "completed" else way)

@@ -7,6 +7,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import pytest
 from mcp import MCPError
 
@@ -221,6 +223,45 @@ async def test_a_run_changes_its_driver_back_and_forth_and_no_step_is_lost_or_re
     assert (project.root / "did").read_text().split("\n") == ["do c", "do d", "end", ""]
     done = [event["step"] for event in project.events(run_id, "step_completed")]
     assert done == ["a", "b", "c", "d", "end"]
+
+
+async def test_a_change_of_driver_waits_for_a_call_and_then_says_busy(project: Project) -> None:
+    marking(project)
+    hold = {"id": "hold", "type": "shell_command", "command": "echo hold >> did; until test -e go; do sleep 0.1; done"}
+    project.workflow("held", hold, AGENT_STEPS[0])
+    async with project.client("legacy") as client, anyio.create_task_group() as calls:
+        run_id = (await call(client, "workflow_start", workflow="held"))["workflow_id"]
+        calls.start_soon(step_of, client, run_id)
+        await anyio.to_thread.run_sync(project.until_file, "did")
+        assert "busy" in project.run("resume", run_id, "--take-over", code=1)
+        (project.root / "go").touch()
+    # What was handed out long ago is done again without a word; the limit is a setting.
+    assert "--take-over" in project.run("resume", run_id, code=2)
+    project.environment["SIDECAR_TAKE_OVER_AFTER"] = "1ms"
+    project.run("resume", run_id)
+    assert project.only_run()["status"] == "completed"
+    assert (project.root / "did").read_text().split("\n") == ["hold", "do a", ""]
+
+
+async def test_a_daemon_leaves_a_run_that_an_agent_has_made_its_own(project: Project) -> None:
+    marking(project)
+    hold = {"id": "hold", "type": "shell_command", "command": "echo hold >> did; until test -e go; do sleep 0.1; done"}
+    project.workflow("held", hold, AGENT_STEPS[0])
+    project.workflow("quick", {"id": "quick", "type": "shell_command", "command": "touch go"})
+    first = project.daemon()
+    run_id = project.detached("held")
+    project.until_file("did")
+    first.end(signal.SIGKILL)
+    project.until_status(run_id, "interrupted")
+    async with project.client("legacy") as client:
+        await call(client, "workflow_resume", workflow_id=run_id)
+    # What a daemon resumes it has begun before it executes what is handed to it.
+    project.daemon()
+    quick = project.detached("quick")
+    project.until_status(quick, "completed")
+    assert (project.root / "did").read_text().split("\n") == ["hold", ""]
+    assert [event["status"] for event in project.events(run_id, "run_ended")] == ["interrupted"]
+    assert len(project.events(run_id, "run_resumed")) == 1
 
 
 async def test_what_the_agents_of_a_dead_owner_had_in_hand_needs_no_take_over(project: Project) -> None:
