@@ -541,7 +541,7 @@ def test_an_agent_whose_files_change_is_not_stalled(project: Project, place: str
             directory.mkdir(parents=True)
             for name in range(100):
                 (directory / f"{name}").touch()
-        work = project.root / "deeper" / "than" / "all" / "of" / "these" / "work"
+        work = project.root / "the" / "last" / "and" / "deepest" / "of" / "all" / "work"  # also in the order of names
         work.parent.mkdir(parents=True)
     agent = _waiting_agent(project, *arguments)
     began = time.monotonic()
