@@ -49,11 +49,18 @@ _PARAMETER = re.compile(  # no value, no quote and no bracket inside ${…}
 )
 _SPLIT_WORD = re.compile(r"(?<![\s;&|])\\\n")
 # The shell evaluates what it finds in these variables, or reads it as commands.
-_EVALUATED = re.compile(r"(?<!\w)(PS[0-4]|ENV|BASH_ENV|BASH_FUNC\w*|PROMPT_COMMAND|RANDOM|OPTIND)(?!\w)", re.ASCII)
+_EVALUATED = re.compile(
+    r"(?<!\w)(PS[0-4]|ENV|BASH_ENV|BASH_FUNC\w*|PROMPT_COMMAND|S?RANDOM|OPTIND|HISTCMD|SECONDS|BASHPID)(?!\w)", re.ASCII
+)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _RESERVED = frozenset(["if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "esac"])
+_KEYWORDS = _RESERVED | {"case"}
 
-_SHELLS = frozenset(["sh", "bash", "dash", "ash", "rbash", "ksh", "mksh", "zsh", "fish", "yash", "csh", "tcsh", "pwsh"])
+_SHELLS = frozenset(
+    """sh bash dash ash rbash ksh ksh93 mksh lksh oksh pdksh posh zsh fish yash osh csh tcsh pwsh""".split()  # noqa: SIM905
+)
+# Commands that come through a pipe, also by a name that is relative to /dev or /proc.
+_INPUT_FILE = re.compile(r"(?:^|/)(?:(?:dev|proc)/|(?:stdin|[0-9]+)$)")
 _READABLE_SHELLS = frozenset(["sh", "bash", "dash", "ash"])
 # They read a text as code, start a command in a way of their own, make variables that are evaluated, or are known to
 # one shell only.
@@ -61,7 +68,7 @@ _REFUSED = frozenset(
     """eval . source alias let bind complete compgen compopt fc enable hash jobs mapfile readarray declare typeset
     function coproc select [[ su runuser sg newgrp login gosu su-exec pkexec chroot unshare nsenter setarch setpriv
     prlimit taskset chrt flock script watch parallel at batch crontab tmux screen entr hyperfine busybox toybox
-    fakeroot strace ltrace systemd-run unbuffer""".split()  # noqa: SIM905 - a list would be a page long
+    fakeroot strace ltrace systemd-run unbuffer capsh""".split()  # noqa: SIM905 - a list would be a page long
 )
 _NAMING = frozenset(["export", "readonly", "local", "read", "unset", "getopts", "wait"])
 # Programs that start the command behind their options: how many operands come first, and which options certainly have
@@ -82,7 +89,7 @@ _LAUNCHERS = {
     "timeout": (1, "-v|--foreground|--preserve-status|-[ks][0-9A-Z]+"),
     "xargs": (0, "-[0rtxop]+|-[nPLsl][0-9]+|-d.+|-[0rtxop]*I.+|-i.*|--(?:null|no-run-if-empty|verbose|replace)"),
 }
-_REPLACED = re.compile(r"(?:(-[0rtxop]*[IJ])|-i|--replace=?)(.*)", re.DOTALL)
+_REPLACED = re.compile(r"(?:(-[0rtxop]*[IJ])|-[0rtxop]*i|--r[a-z]*=?)(.*)", re.DOTALL)
 _EXECS = frozenset(["-exec", "-execdir", "-ok", "-okdir"])
 _SSH_WITH_ARGUMENT = re.compile(r"-[^BbcDEeFIiJLlmOopQRSWw]*[BbcDEeFIiJLlmOopQRSWw]")
 
@@ -220,19 +227,27 @@ class _Reader:
     def _commands(self, closer: str = "") -> None:
         self._deeper()
         words: list[str] = []
+        is_redirected = False  # before the command's name, behind which no keyword is one
         while self.at < len(self.text):
             token = _TOKEN.match(self.text, self.at)
             if token is None:
-                words.append(self._argument())
+                start, word = self.at, self._argument()
+                is_keyword = word in _KEYWORDS and all(each in _RESERVED for each in words)
+                if is_keyword and (is_redirected or self.text[start : self.at] != word):
+                    raise _UnsafeError(f"a command cannot be called {word}, as a word of the shell's language is")
+                words.append(word)
                 continue
             self.at = token.end()
             if token["comment"]:
                 self._mark(token[0], Context.COMMENT)
             elif token["redirect"]:
+                if words and re.match(rf"{_MANY}.*\}}$", words[-1]) and self.text[token.start() - 1] == "}":
+                    raise _UnsafeError(_ONE_SHELL.format("{name} before a redirection"))
                 self._redirection(token[0].lstrip("0123456789"))
+                is_redirected = True
             elif not token["blank"]:
                 self._operator(token, words)
-                words = []
+                words, is_redirected = [], False
                 if token[0] == ")" and closer:
                     self.depth -= 1
                     return
@@ -273,6 +288,7 @@ class _Reader:
         if before:
             raise _UnsafeError(_ONE_SHELL.format("a ( after a word"))
         self._nested()
+        self.in_pattern = False  # the bracket before a pattern: what follows is a command
 
     def _nested(self) -> None:
         outer, self.in_pattern = self.in_pattern, False
@@ -472,7 +488,7 @@ class _Reader:
             raise _UnsafeError(
                 f"{name} would read an expansion as its script or its options; write {example}", "".join(words)
             )
-        if at >= len(words) or re.search(r"(?:^|/)(?:dev|proc)/", words[at]):
+        if at >= len(words) or _INPUT_FILE.search(words[at]):
             raise _UnsafeError(_STANDARD_INPUT.format(name))
         if has_script and name not in _READABLE_SHELLS:
             raise _UnsafeError(f"the script of {name} cannot be checked")
@@ -488,12 +504,12 @@ class _Reader:
 
     def _launcher(self, name: str, words: list[str], is_appended: bool) -> None:
         if name == "xargs":
-            words, is_appended = _with_replaced(words), True
+            words, is_appended = _with_replaced(words, is_appended), True
         operands, flags = _LAUNCHERS[name]
         is_sure, options_end = True, False
         for at in range(1, len(words)):
             word = words[at]
-            if _ASSIGNMENT.match(word):
+            if _ASSIGNMENT.match(word) and _MANY not in word:
                 continue
             if _EXPANSION.search(word):
                 raise _UnsafeError(f"{name} could take an expansion for the command that it is to start", word)
@@ -621,8 +637,10 @@ def _behind_options(words: list[str], at: int) -> int:
     return at
 
 
-def _with_replaced(words: list[str]) -> list[str]:
+def _with_replaced(words: list[str], is_appended: bool) -> list[str]:
     """The words of xargs with an expansion wherever `-I` puts one."""
+    if is_appended:
+        raise _UnsafeError(_STANDARD_INPUT.format("xargs"))
     found = [(at, option) for at, word in enumerate(words) if (option := _REPLACED.fullmatch(word))]
     if len(found) > 3:
         raise _UnsafeError("xargs has too many options that replace words")
