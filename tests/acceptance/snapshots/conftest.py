@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).parent
-SIDECAR = [sys.executable, "-P", "-m", "sidecar"]
+SIDECAR = str(Path(sys.executable).with_name("sidecar"))
 DEADLINE_S = 120
 ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -44,7 +44,7 @@ class Project:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*SIDECAR, *arguments],
+            [SIDECAR, *arguments],
             cwd=self.root,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -63,7 +63,7 @@ class Project:
     def serve(self, *, handshake: bool = True) -> Iterator[Client]:
         """`sidecar serve`, and a client of one of the two protocol eras."""
         with subprocess.Popen(
-            [*SIDECAR, "serve"], cwd=self.root, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [SIDECAR, "serve"], cwd=self.root, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as process:
             client = Client(process, handshake=handshake)
             yield client
