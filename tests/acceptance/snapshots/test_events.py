@@ -127,7 +127,7 @@ def abort(project: Project, run: Started) -> list[Event]:
 def resume(project: Project, run: Started) -> list[Event]:
     first = run.ended(2)
     run.go()
-    return first + Started(project, "resume", run.run_id).ended()
+    return first + Started(project, "resume", run.run_id, "--feedback", "more").ended()
 
 
 def redirect(project: Project, run: Started) -> list[Event]:
@@ -210,7 +210,7 @@ def agent_gate(client: Client, project: Project, run_id: str) -> None:
 def agent_resume(client: Client, project: Project, run_id: str) -> None:
     drive(client, run_id)
     (project.root / f"go-{run_id}").touch()
-    client.call("workflow_resume", workflow_id=run_id)
+    client.call("workflow_resume", workflow_id=run_id, feedback="more")
     drive(client, run_id)
 
 
