@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.report import Figure
 from sidecar.state.reactive import Computed, Reactive, Write
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ def _condition(rounds: int) -> list[Figure]:
     figures = []
     for worker, limit in ((True, 75), (False, 15)):
         with Script(worker=worker) as script:
-            world = script.world()
+            world = World(script)
             for name, value in VALUES.items():
                 world.set(name, value)
             program = script.compile(CONDITION)
@@ -57,7 +58,7 @@ def _condition(rounds: int) -> list[Figure]:
 def _transform(rounds: int) -> list[Figure]:
     name = f"state: transform of {len(OBJECTS):,} objects, marshalled"
     with Script() as script:
-        world = script.world()
+        world = World(script)
         program = script.compile(TRANSFORM)
         taken = [_taken(lambda: world.run(program, {"input": OBJECTS})) for _ in range(rounds)]
     ours = median(taken) * 1000

@@ -12,6 +12,7 @@ from sidecar.display.seat import Seat
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.work.answers import accepted, matching
 from sidecar.errors import InputError
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ def _question(parameter: Parameter) -> dict[str, Any]:
 
 
 def _with_patterns(script: Script, do: Callable[[Callable[[str, str], bool]], Any]) -> Any:
-    world = script.world()
+    world = World(script)
     try:
         return do(matching(View(Texts(script), world, {})))
     finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.engine.evaluation import Texts, View
 from sidecar.state.reactive import Computed, Reactive, Update, Write
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ class Spaces:
         """A state as its workflow declares it. ExpressionError where a default cannot be computed. `raw_given`: what an
         includer sets, in place of the defaults."""
         workflow = definition.workflow
-        world = self._script.world()
+        world = World(self._script)
         try:
             world.set("inputs", dict(inputs))
             at_start = View(self._texts, world, {})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.catalog import workflows
 from sidecar.errors import ExpressionError
 from sidecar.service import looking
+from sidecar.state.world import World
 from sidecar.store.steps import Steps
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def effort(state: Reactive, found: list[Json], total: int) -> Json:
 def tried(script: Script, transform: str, given: Any, context: Mapping[str, Any]) -> Json:
     """A transformation, tried out on an input."""
     begun = time.perf_counter()
-    world = script.world()
+    world = World(script)
     try:
         for name, value in context.items():
             world.set(name, value)

@@ -29,6 +29,7 @@ from sidecar.service.driven_runs import DrivenRuns
 from sidecar.signals.liveness import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
+from sidecar.state.world import World
 from sidecar.store.journal import OPEN
 from sidecar.store.waiting import free
 
@@ -534,7 +535,7 @@ class _Reading:
 
 
 def _accepted(script: Script, question: Json, answer: Any) -> Any:
-    world = script.world()
+    world = World(script)
     try:
         return accepted(question, answer, matching(View(Texts(script), world, {})))
     finally:

@@ -11,6 +11,7 @@ from sidecar.errors import ExpressionError
 from sidecar.state import paths
 from sidecar.state.graph import Dependencies, Graph, Source
 from sidecar.state.values import DEEPEST, glimpse, plain, same, too_deep, truthy
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,7 +113,7 @@ class Reactive:
         self.graph = Graph({name: _tuple(computed.sources) for name, computed in fields.items()})
         self._compiled = {name: self._compile(script, name) for name in self.graph.order}
         self.version = version
-        self.world = script.world()
+        self.world = World(script)
         self._sections: dict[str, Any] = {"raw": {}, "state": {}}
         self._computed: dict[str, Any] = {}
         for name in (*declared, *fields):

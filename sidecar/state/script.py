@@ -10,7 +10,6 @@ from sidecar.state import failure, program, realm
 from sidecar.state.program import Program
 from sidecar.state.script_process import WorkerLost, WorkerProcess
 from sidecar.state.script_worker import CHECK, UNSURE, VALUE, Engine, Request
-from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from sidecar.state.program import Reading
@@ -70,11 +69,11 @@ class Script:
             self._programs[source] = made
             return made
 
-    def world(self) -> World:
-        """Values for expressions, apart from those of every other world."""
+    def new_world(self) -> int:
+        """The number of a world, under which the engine keeps its values apart from those of every other."""
         with self.lock:
             self._worlds += 1
-            return World(self, self._worlds)
+            return self._worlds
 
     def close(self) -> None:
         """End the process. A later use starts another."""

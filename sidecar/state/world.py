@@ -6,20 +6,18 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sidecar.state.script_process import WorkerLost
-from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, Engine, Request
+from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, Request
 from sidecar.state.simple import Unsure
 from sidecar.state.values import Path, pack, unpack
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sidecar.errors import ExpressionError
     from sidecar.state.program import Program
-    from sidecar.state.script_process import WorkerProcess
+    from sidecar.state.script import Script
     from sidecar.state.simple import Look
 
 # A name of the world, and a path inside its value.
@@ -29,19 +27,6 @@ _MOST_PATCHES = 64
 # go back to it.
 _Lack = tuple[tuple[Path, object], ...] | None
 _Names = set[str]  # inside World, `set` is its method
-
-
-class Evaluator(Protocol):
-    """What a world needs of the evaluator."""
-
-    lock: threading.RLock
-    generation: int
-
-    @property
-    def running(self) -> bool: ...
-    def engine(self) -> WorkerProcess | Engine: ...
-    def lose(self, lost: WorkerLost, *, again: bool) -> None: ...
-    def fail(self, status: bytes, text: str, source: str) -> ExpressionError: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +51,9 @@ class _Transaction:
 class World:
     """Values by name. Nothing that is put in may be changed afterwards by whoever put it in."""
 
-    def __init__(self, script: Evaluator, number: int) -> None:
+    def __init__(self, script: Script) -> None:
         self._script = script
-        self._number = number
+        self._number = script.new_world()
         self._generation = -1
         self._known: dict[int, None] = {}  # programs that the engine has compiled for this world
         self._values: dict[str, Any] = {}

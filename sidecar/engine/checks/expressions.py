@@ -14,6 +14,7 @@ from sidecar.model.steps import AgentShellCommand, ShellCommand
 from sidecar.state import shell, tokens
 from sidecar.state.holes import FILTERS, Hole, split
 from sidecar.state.path_text import PathError, compile_path
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,7 @@ class Expressions:
 
     def _pattern(self, site: Site) -> None:
         program = self.script.compile(f"new RegExp({json.dumps(site.text)}), 0")
-        world = self.script.world()
+        world = World(self.script)
         try:
             world.run(program)
         except ExpressionError as error:

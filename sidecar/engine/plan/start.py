@@ -10,6 +10,7 @@ from sidecar.engine.plan.known import INPUTS, Known, inputs_read
 from sidecar.errors import ExpressionError
 from sidecar.state.graph import Graph
 from sidecar.state.reactive import Computed, Reactive, Write
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -77,7 +78,7 @@ def _defaults(
     workflow: model.Workflow, inputs: Mapping[str, Any], unknown_inputs: frozenset[str], texts: Texts, script: Script
 ) -> dict[str, tuple[Any, bool]]:
     """The value of each default, and whether it is known: one that asks for the time is not."""
-    world = script.world()
+    world = World(script)
     world.set(INPUTS, dict(inputs))
     known = Known(texts, world, Graph({}), {}, frozenset({INPUTS}), unknown_inputs)
     found = {}

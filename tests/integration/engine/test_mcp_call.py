@@ -26,6 +26,7 @@ from sidecar.errors import StepFailed
 from sidecar.model.agent import AgentEnded
 from sidecar.model.steps import McpCall
 from sidecar.state.script import Script
+from sidecar.state.world import World as StateWorld
 
 pytestmark = pytest.mark.anyio
 PROGRAMS = Path(__file__).parent / "programs"
@@ -489,7 +490,7 @@ def context(world: World, script: Script, clients: McpClients | None, **state: o
     )
     return Context(
         around=around,
-        view=View(Texts(script), script.world(), state),
+        view=View(Texts(script), StateWorld(script), state),
         key="step",
         attempt=1,
         task_id=None,

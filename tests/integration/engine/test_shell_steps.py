@@ -26,6 +26,7 @@ from sidecar.model.agent import AgentEnded, EndReason
 from sidecar.model.run import AGENT_OUTPUT
 from sidecar.model.steps import AgentShellCommand, ShellCommand
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 pytestmark = pytest.mark.anyio
 MIB = 1 << 20
@@ -113,7 +114,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def bench(root: Path, script: Script) -> AsyncIterator[Bench]:
-    world = script.world()
+    world = World(script)
     for name, value in {"word": HOSTILE, "files": ["a b", "c"], "nothing": None}.items():
         world.set(name, value)
     ended: list[AgentEnded] = []

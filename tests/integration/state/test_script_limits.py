@@ -19,6 +19,7 @@ from sidecar.errors import ExpressionError
 from sidecar.state import script_process
 from sidecar.state.reactive import Computed, Reactive, Write
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +87,7 @@ def script() -> Iterator[Script]:
 
 def outcome(script: Script, source: str) -> tuple[str, str]:
     """What a bomb ends in, after which the same world answers as before."""
-    world = script.world()
+    world = World(script)
     world.set("state", {"kept": [1, 2, 3]})
     after = script.compile("state.kept.map(x => x * 2)")
     assert world.run(after) == [2, 4, 6]
@@ -134,7 +135,7 @@ def test_recursion_without_end_is_an_error(script: Script, source: str) -> None:
 
 def test_the_limits_are_settings() -> None:
     with Script(time_limit_s=2, memory_limit_mb=8) as script:
-        world = script.world()
+        world = World(script)
         assert world.run(script.compile("let n = 0; for (let i = 0; i < 3e6; i++) n += i; return n")) == 4499998500000
         with pytest.raises(ExpressionError, match="more than 8 MiB"):
             world.run(script.compile("Array(2 ** 20).fill(0).map(x => [x])"))
@@ -142,7 +143,7 @@ def test_the_limits_are_settings() -> None:
 
 def test_the_memory_limit_is_for_the_expression_and_not_for_what_the_run_holds() -> None:
     with Script(time_limit_s=5, memory_limit_mb=8) as script:
-        world = script.world()
+        world = World(script)
         rows = [{"id": number, "text": "x" * 50} for number in range(100_000)]
         world.set("rows", rows)
         count = script.compile("rows.length + (given ? given.length : 0)")
@@ -155,7 +156,7 @@ def test_the_memory_limit_is_for_the_expression_and_not_for_what_the_run_holds()
 
 def test_a_process_that_was_killed_is_replaced_and_knows_everything_again() -> None:
     with Script() as script:
-        world = script.world()
+        world = World(script)
         world.set("x", {"a": 1})
         program = script.compile("[x, inner]")
         assert world.run(program) == [{"a": 1}, None]
@@ -172,7 +173,7 @@ def test_a_process_that_was_killed_is_replaced_and_knows_everything_again() -> N
 def test_a_process_that_is_stopped_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_process, "_SLACK_S", 0.3)
     with Script(time_limit_s=0.05) as script:
-        world = script.world()
+        world = World(script)
         assert world.run(script.compile("1 + 0")) == 1
         first = script.pid
         assert first
@@ -191,7 +192,7 @@ def test_an_interrupt_while_waiting_does_not_mix_up_the_answers() -> None:
     old = signal.signal(signal.SIGALRM, interrupt)
     try:
         with Script(time_limit_s=20) as script:
-            world = script.world()
+            world = World(script)
             world.set("x", 5)
             slow, quick = script.compile("for (;;) {} return x"), script.compile("x + 1")
             assert world.run(quick) == 6
@@ -209,7 +210,7 @@ def test_threads_take_turns() -> None:
         found: dict[int, list[object]] = {}
 
         def ask(number: int) -> None:
-            world = script.world()
+            world = World(script)
             world.set("me", number)
             found[number] = [world.run(script.compile("me")) for _ in range(200)]
 
@@ -223,7 +224,7 @@ def test_threads_take_turns() -> None:
 
 def test_closing_ends_the_process_and_a_later_use_starts_another() -> None:
     script = Script()
-    world = script.world()
+    world = World(script)
     world.set("x", 1)
     assert world.run(script.compile("x")) == 1
     first = script.pid
@@ -243,8 +244,9 @@ def test_the_process_does_not_outlive_its_owner(busy: bool) -> None:
     owner = """
 import sys, threading
 from sidecar.state.script import Script
+from sidecar.state.world import World
 script = Script(time_limit_s=1)
-world = script.world()
+world = World(script)
 world.run(script.compile("1"))
 print(script.pid, flush=True)
 if sys.argv[1] == "True":
@@ -266,7 +268,7 @@ sys.stdin.read()
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed in /proc only")
 def test_a_lost_process_leaves_no_descriptor_and_no_zombie() -> None:
     with Script(time_limit_s=0.02) as script:
-        world = script.world()
+        world = World(script)
         bomb = script.compile("Array(2 ** 32 - 1).join('')")
         assert world.run(script.compile("1")) == 1
         before = len(os.listdir("/proc/self/fd"))
@@ -301,7 +303,7 @@ def test_the_limit_holds_where_the_owner_blocks_the_timers_signal(monkeypatch: p
 
 def test_an_ordinary_endless_loop_does_not_cost_the_process() -> None:
     with Script(time_limit_s=0.05) as script:
-        assert script.world().run(script.compile("1")) == 1
+        assert World(script).run(script.compile("1")) == 1
         process = script.pid
         assert outcome(script, "for (;;) {}")[0] == "time"
         assert script.pid == process
@@ -309,12 +311,12 @@ def test_an_ordinary_endless_loop_does_not_cost_the_process() -> None:
 
 def test_the_memory_limit_holds_in_a_world_without_values() -> None:
     with Script(time_limit_s=3) as script, pytest.raises(ExpressionError, match="more than 64 MiB"):
-        script.world().run(script.compile("Array.from({length: 3e6}, (_, i) => ['x' + i])"))
+        World(script).run(script.compile("Array.from({length: 3e6}, (_, i) => ['x' + i])"))
 
 
 def test_a_transaction_that_outlives_its_process_is_undone_in_the_next_one() -> None:
     with Script() as script:
-        world = script.world()
+        world = World(script)
         read = script.compile("[x, typeof y]")
         world.set("x", {"a": 1})
         assert world.run(read) == [{"a": 1}, "undefined"]
@@ -331,7 +333,7 @@ def test_a_transaction_that_outlives_its_process_is_undone_in_the_next_one() -> 
 def test_a_process_has_nothing_of_its_owners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "do not tell")
     with Script() as script:
-        script.world().run(script.compile("1"))
+        World(script).run(script.compile("1"))
         assert script.pid
         assert "SECRET_TOKEN" not in psutil.Process(script.pid).environ()
         assert os.getsid(script.pid) != os.getsid(0)

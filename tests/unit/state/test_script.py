@@ -16,12 +16,10 @@ from sidecar.state import realm
 from sidecar.state.script import Script
 from sidecar.state.script_worker import RUN, UNSURE, VALUE, Engine, Request
 from sidecar.state.values import glimpse, plain, same, truthy
-from sidecar.state.world import Returns
+from sidecar.state.world import Returns, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from sidecar.state.world import World
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["worker", "in-process"])
@@ -32,7 +30,7 @@ def script(request: pytest.FixtureRequest) -> Iterator[Script]:
 
 @pytest.fixture
 def world(script: Script) -> Iterator[World]:
-    world = script.world()
+    world = World(script)
     yield world
     world.close()
 
@@ -315,7 +313,7 @@ def test_an_expression_changes_its_own_copy_and_never_what_the_next_one_sees(
 
 
 def test_worlds_do_not_see_each_other(script: Script) -> None:
-    one, other = script.world(), script.world()
+    one, other = World(script), World(script)
     one.set("x", 1)
     other.set("x", 2)
     program = script.compile("x")
@@ -446,7 +444,7 @@ def test_any_value_comes_back_as_it_went(in_process: tuple[Script, World], value
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[tuple[Script, World]]:
     with Script(worker=False) as script:
-        yield script, script.world()
+        yield script, World(script)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\0", "\u2028", "😀", "</script>", '"\\', "\x7f\x80"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sidecar.errors import ExpressionError
 from sidecar.state import simple, tokens
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ def _typed(value: Any) -> tuple[str, str]:
 
 def _asked(script: Script, program: Any, values: dict[str, Any]) -> Any:
     """What the engine says; Unsure where another part of a value, which nobody asked for, cannot be carried there."""
-    world = script.world()
+    world = World(script)
     for name, value in values.items():
         world.set(name, value)
     asked = type(program)(program.source, program.names, program.bound, program.code, program.number)
@@ -185,7 +186,7 @@ def test_a_world_tells_it_without_a_process() -> None:
     with Script() as script:
         program = script.compile("n < 5 && items.length === 2")
         script.close()
-        world = script.world()
+        world = World(script)
         world.set("raw.n", 4)
         world.alias("n", "raw.n")
         assert world.run(program, {"items": [1, 2]}) is True

@@ -15,6 +15,7 @@ from sidecar.errors import ExpressionError, TemplateError
 from sidecar.state.holes import Hole, split
 from sidecar.state.script import Script
 from sidecar.state.template import as_text, compile_text, compile_value, problems_of
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ checked = SCRIPT.compile
 
 
 def world(**scope: Any) -> Callable[[Program], Any]:
-    values = SCRIPT.world()
+    values = World(SCRIPT)
     for name, value in scope.items():
         values.set(name, value)
     return values.run

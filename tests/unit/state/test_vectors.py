@@ -31,7 +31,7 @@ def script(request: pytest.FixtureRequest) -> Iterator[Script]:
 
 @functools.cache
 def one_world(script: Script) -> World:
-    return script.world()
+    return World(script)
 
 
 def python(value: Any) -> Any:
@@ -70,7 +70,7 @@ def test_an_expression_gives_what_node_gives(script: Script, case: dict[str, Any
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_an_expression_gives_the_same_on_the_values_of_a_world(script: Script, case: dict[str, Any]) -> None:
-    world = script.world()
+    world = World(script)
     given = scope(case)
     for name, value in given.items():
         if not isinstance(value, Returns):

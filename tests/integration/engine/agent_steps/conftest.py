@@ -23,6 +23,7 @@ from sidecar.engine.context import Context, Surroundings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.model import ulid
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 
 class Stage:
@@ -64,7 +65,7 @@ class Stage:
         )
         context = Context(
             around=around,
-            view=View(Texts(self.script), self.script.world(), dict(names or {})),
+            view=View(Texts(self.script), World(self.script), dict(names or {})),
             key="step",
             attempt=1,
             task_id=None,

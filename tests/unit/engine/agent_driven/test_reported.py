@@ -13,6 +13,7 @@ from sidecar.engine.evaluation import Texts, View
 from sidecar.errors import InputError
 from sidecar.model.steps_control import Step
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ _STEP: TypeAdapter[Any] = TypeAdapter(Step)
 @pytest.fixture(scope="module")
 def view() -> Iterator[View]:
     with Script(worker=False) as script:
-        yield View(Texts(script), script.world(), {"limit": 9})
+        yield View(Texts(script), World(script), {"limit": 9})
 
 
 def read(view: View, step: dict[str, Any], reported: object) -> Any:

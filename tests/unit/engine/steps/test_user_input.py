@@ -16,6 +16,7 @@ from sidecar.engine.steps import user_input
 from sidecar.errors import StepFailed
 from sidecar.model.steps import UserInput
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ class Typist:
 @pytest.fixture
 def view() -> Iterator[View]:
     with Script(worker=False) as script:
-        yield View(Texts(script), script.world(), {"item": "main", "count": 3, "nobody_sets": None})
+        yield View(Texts(script), World(script), {"item": "main", "count": 3, "nobody_sets": None})
 
 
 def with_person(view: View, person: Person | None) -> Context:

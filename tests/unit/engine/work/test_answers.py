@@ -11,12 +11,13 @@ from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.work.answers import accepted, matching
 from sidecar.errors import ExpressionError
 from sidecar.state.script import Script
+from sidecar.state.world import World
 
 
 @pytest.fixture
 def view() -> Iterator[View]:
     with Script(worker=False) as script:
-        yield View(Texts(script), script.world(), {})
+        yield View(Texts(script), World(script), {})
 
 
 def take(view: View, answer: object, kind: str = "string", **more: Any) -> Any:
