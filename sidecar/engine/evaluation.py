@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.model import duration
 from sidecar.model.language import has_template
 from sidecar.state import paths, shell, template
-from sidecar.state.path_text import compile_path
+from sidecar.state.paths import compile_path
 from sidecar.state.reactive import Write
 from sidecar.state.values import truthy
 from sidecar.state.world import Returns
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sidecar.model.updates import Update
-    from sidecar.state.program import Program
-    from sidecar.state.script import Script
+    from sidecar.state.script import Expression, Script
     from sidecar.state.shell import ListCommand, Prepared, ShellCommand
     from sidecar.state.world import World
 
@@ -36,7 +35,7 @@ class Texts:
         self._script = script
         self._known: dict[tuple[str, Any], Any] = {}
 
-    def program(self, source: str) -> Program:
+    def program(self, source: str) -> Expression:
         """A bare expression."""
         return self._script.compile(source)
 
@@ -44,9 +43,9 @@ class Texts:
         """A text with `{{ }}`."""
         return self._once("value", text, template.compile_text)
 
-    def command(self, command: str | tuple[str, ...]) -> ShellCommand[Program] | ListCommand[Program]:
+    def command(self, command: str | tuple[str, ...]) -> ShellCommand[Expression] | ListCommand[Expression]:
         """A command: a text for the shell, or a list."""
-        found: ShellCommand[Program] | ListCommand[Program]
+        found: ShellCommand[Expression] | ListCommand[Expression]
         found = self._once("command", command, shell.compile_command)
         return found
 
@@ -54,7 +53,7 @@ class Texts:
         """A path of the state."""
         return self._once("path", text, compile_path)
 
-    def _once(self, kind: str, text: Any, read: Callable[[Any, Callable[[str], Program]], Any]) -> Any:
+    def _once(self, kind: str, text: Any, read: Callable[[Any, Callable[[str], Expression]], Any]) -> Any:
         found = self._known.get((kind, text))
         if found is None:
             found = self._known[kind, text] = read(text, self._script.compile)
@@ -73,7 +72,7 @@ class View:
         """The same place with more names, such as `result` or `error`."""
         return View(self.texts, self.world, {**self.names, **names})
 
-    def run(self, program: Program) -> Any:
+    def run(self, program: Expression) -> Any:
         """The value of an expression."""
         names = self.names
         if not _CLOCK.isdisjoint(program.names):

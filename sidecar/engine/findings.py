@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sidecar.catalog import definition
-from sidecar.state.program import place
+from sidecar.state.javascript import line_and_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Notes:
 
     def inside(self, site: Site, offset: int, message: str, severity: Severity = "error") -> None:
         """A finding at an offset of a text. Sites have their location with the wrapper."""
-        self._add(self.document.inside(site.location, *place(site.text, offset)), message, severity)
+        self._add(self.document.inside(site.location, *line_and_column(site.text, offset)), message, severity)
 
     def at(self, location: Location, message: str) -> None:
         """An error at the value of an entry, which may stand on another line than its key."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from sidecar.model.steps import AgentStep, Exit, Fallible, ShellCommand, StateUpdate, UserMessage, Wait, Working
 from sidecar.model.steps_control import Conditional, ForEach, IncludeWorkflow, ParallelForEach, While, branches
-from sidecar.state.graph import DependencyError, Graph
-from sidecar.state.path_text import PathError, parse, show
+from sidecar.state.paths import PathError, parse, show
+from sidecar.state.reactive import DependencyError, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,31 +1,227 @@
-"""Reads and writes at a path of the state, which leave what they are given untouched.
+"""Paths of the state: parsed from text, read and written.
 
-A write copies the containers on its path and shares all others with the state before it, and says as patches
-what a second copy of the state has to change.
+`raw.results["src/a.ts"].x[0]` reads like JavaScript; it is a tuple of keys (text) and indexes (numbers in `[ ]`), and
+what comes from `{{ }}` is one key. A write copies the containers on its path, shares all others with the state before
+it, and gives as patches what a second copy of the state has to change.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
-from sidecar.state.path_text import INDEX, Path, PathError, PathTemplate, compile_path, for_writing, parse, show
+from sidecar.errors import SidecarError, TemplateError
+from sidecar.state.template import P, Program, Slot, Text, as_key, compile_text
 
-__all__ = [
-    "OPERATIONS",
-    "Change",
-    "Patch",
-    "Path",
-    "PathError",
-    "PathTemplate",
-    "apply",
-    "compile_path",
-    "for_writing",
-    "get",
-    "parse",
-    "remove",
-    "show",
-]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+Path = tuple[str | int, ...]
+WRITABLE = ("raw", "state")
+
+_PLAIN = re.compile(r"[^\s.\[\]{}\"'`]+")
+INDEX = re.compile(r"[0-9]{1,15}")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
+
+
+class PathError(SidecarError):
+    """A path cannot be read, or leads where nothing can be written."""
+
+
+def parse(text: str) -> Path:
+    """The segments of a path; `[0]` is an index, `["a.b"]` and names between dots are keys."""
+    reader: _PathReader[Program] = _PathReader((text,))
+    return tuple(segment if isinstance(segment, int) else segment.text for segment in reader.read())
+
+
+def show(path: Path) -> str:
+    """The path as one writes it; `parse` gives it back."""
+    shown = ""
+    for segment in path:
+        if isinstance(segment, int):
+            shown += f"[{segment}]"
+        elif _PLAIN.fullmatch(segment):
+            shown += f".{segment}" if shown else segment
+        else:
+            escaped = segment.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\0", "\\0")
+            shown += f'["{escaped}"]'
+    return shown
+
+
+def for_writing(path: Path) -> Path:
+    """The path itself, where it may be written; otherwise an error that names the right form."""
+    if len(path) >= 2 and path[0] in WRITABLE and isinstance(path[1], str):
+        return path
+    written = show(path)
+    if path[:1] == ("computed",):
+        raise PathError(f"{written} is computed, not written; writes go to raw. or state.")
+    if path[:1] in (("raw",), ("state",)):
+        raise PathError(f"{written} needs a name: writes go to {path[0]}.<name>")
+    raise PathError(f"{written} cannot be written: writes go to raw. or state., as in {show(('raw', *path))}")
+
+
+@dataclass(frozen=True, slots=True)
+class PathTemplate(Generic[P]):
+    """A path some of whose segments come from `{{ }}`."""
+
+    text: str
+    segments: tuple[_Segment[P] | int, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        slots = [slot for segment in self.segments if not isinstance(segment, int) for slot in segment.slots]
+        return frozenset(name for slot in slots for name in slot.program.names)
+
+    def resolve(self, run: Callable[[P], Any]) -> Path:
+        """The path now; a value becomes exactly one segment."""
+        return tuple(segment if isinstance(segment, int) else segment.resolve(run) for segment in self.segments)
+
+
+def compile_path(text: str, compiler: Callable[[str], P]) -> PathTemplate[P]:
+    """A path as a definition has it. The part before the first `{{ }}` has to lead below raw. or state."""
+    compiled: Text[P] = compile_text(text, compiler)
+    segments = tuple(_PathReader(compiled.parts).read())
+    fixed: list[str | int] = []
+    for segment in segments[:2]:
+        if not isinstance(segment, int) and segment.slots:
+            # Which section is written has to be known without running anything: nothing else can be checked.
+            if not fixed:
+                raise PathError(f"{text} has to begin with raw. or state., outside of {{{{ }}}}")
+            fixed.append("x")
+        else:
+            fixed.append(segment if isinstance(segment, int) else segment.text)
+    for_writing(tuple(fixed))
+    return PathTemplate(text, segments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment(Generic[P]):
+    """One key, in pieces; `bracket` if it stood in `[ ]`, where a lone number is an index."""
+
+    pieces: tuple[str | Slot[P], ...]
+    bracket: bool = False
+
+    @property
+    def slots(self) -> list[Slot[P]]:
+        return [piece for piece in self.pieces if isinstance(piece, Slot)]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece in self.pieces if isinstance(piece, str))
+
+    def resolve(self, run: Callable[[P], Any]) -> str | int:
+        if self.bracket and len(self.pieces) == 1 and isinstance(self.pieces[0], Slot):
+            value = self.pieces[0].value(run)
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+                return value
+            return _key(self.pieces[0], value)
+        return "".join(piece if isinstance(piece, str) else _key(piece, piece.value(run)) for piece in self.pieces)
+
+
+def _key(slot: Slot[P], value: Any) -> str:
+    try:
+        return as_key(value)
+    except ValueError as error:
+        raise TemplateError(f"{slot.hole.shown}: {error}", slot.hole.offset) from error
+
+
+class _PathReader(Generic[P]):
+    """Reads a path from characters and slots; a slot is never looked into."""
+
+    def __init__(self, parts: tuple[str | Slot[P], ...]) -> None:
+        self.cells: list[str | Slot[P]] = []
+        for part in parts:
+            self.cells.extend(part if isinstance(part, str) else (part,))
+        while self.cells and isinstance(self.cells[-1], str) and self.cells[-1].isspace():
+            self.cells.pop()
+        self.shown = "".join(part if isinstance(part, str) else part.hole.shown for part in parts)
+        self.at = 0
+
+    def read(self) -> list[_Segment[P] | int]:
+        segments: list[_Segment[P] | int] = []
+        while self.at < len(self.cells) and self._peek() in (" ", "\t", "\n"):
+            self.at += 1
+        while True:
+            if self._peek() == "[" and segments:
+                segments.append(self._bracket())
+            else:
+                segments.append(self._name())
+            if self.at == len(self.cells):
+                return segments
+            if self._peek() == ".":
+                self.at += 1
+                if self._peek() == "[":
+                    raise self._wrong("there is no name after the dot")
+            elif self._peek() != "[":
+                raise self._wrong(f'a key with {self._peek()!r} is written ["…"]')
+
+    def _peek(self) -> str | Slot[P] | None:
+        return self.cells[self.at] if self.at < len(self.cells) else None
+
+    def _name(self) -> _Segment[P]:
+        pieces: list[str | Slot[P]] = []
+        while (cell := self._peek()) is not None and (isinstance(cell, Slot) or _PLAIN.fullmatch(cell)):
+            pieces.append(cell)
+            self.at += 1
+        if not pieces:
+            raise self._wrong("a name is missing" if self._peek() in (".", None, "[") else f"what is {self._peek()!r}?")
+        return _Segment(tuple(pieces))
+
+    def _bracket(self) -> _Segment[P] | int:
+        self.at += 1
+        cell = self._peek()
+        if cell in ('"', "'"):
+            segment: _Segment[P] | int = self._quoted(str(cell))
+        elif isinstance(cell, Slot):
+            self.at += 1
+            segment = _Segment((cell,), bracket=True)
+        else:
+            segment = self._index()
+        if self._peek() != "]":
+            raise self._wrong("the [ is not closed")
+        self.at += 1
+        return segment
+
+    def _index(self) -> int:
+        digits = ""
+        while isinstance(cell := self._peek(), str) and cell in "0123456789":
+            digits += cell
+            self.at += 1
+        if not INDEX.fullmatch(digits):
+            raise self._wrong('in [ ] stands a number or a key in quotes, as in ["src/a.ts"]')
+        return int(digits)
+
+    def _quoted(self, quote: str) -> _Segment[P]:
+        self.at += 1
+        pieces: list[str | Slot[P]] = []
+        while (cell := self._peek()) != quote:
+            if cell is None:
+                raise self._wrong(f"the {quote} is not closed")
+            self.at += 1
+            if cell == "\\":
+                cell = self._escape()
+            pieces.append(cell)
+        self.at += 1
+        return _Segment(tuple(pieces))
+
+    def _escape(self) -> str | Slot[P]:
+        cell = self._peek()
+        if cell is None:
+            raise self._wrong("a backslash ends the path")
+        self.at += 1
+        if cell == "u":
+            digits = "".join(cell for cell in self.cells[self.at : self.at + 4] if isinstance(cell, str))
+            if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
+                raise self._wrong("after \\u stand four hexadecimal digits")
+            self.at += 4
+            return chr(int(digits, 16))
+        return _ESCAPES.get(cell, cell) if isinstance(cell, str) else cell
+
+    def _wrong(self, why: str) -> PathError:
+        return PathError(f"{self.shown!r} is not a path: {why}")
+
 
 OPERATIONS = ("set", "append", "increment", "merge")
 _MISSING: Any = object()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.state.names import GLOBALS
+from sidecar.state.javascript import GLOBALS
 
 # Evaluated once per realm. It gives back one function, which gives the realm's three entries by name.
 _TEXT = r"""

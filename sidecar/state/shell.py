@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from sidecar.errors import ShellError, TemplateError
 from sidecar.state import shell_rules
-from sidecar.state.holes import Hole, split
+from sidecar.state.javascript import Placeholder, split_template
 from sidecar.state.shell_rules import Analysis, Context, Place
 from sidecar.state.template import P, Slot, as_text, compile_text, filtered
 
@@ -127,14 +127,14 @@ def compile_command(command: str | tuple[str, ...], compiler: Callable[[str], P]
         return ListCommand(tuple(between), placeholders, elements)
     parts = compile_text(command, compiler).parts
     bare = _without_programs(parts)
-    is_fixed = not any(isinstance(part, Hole) and _mode(part) == "raw" for part in bare)
+    is_fixed = not any(isinstance(part, Placeholder) and _mode(part) == "raw" for part in bare)
     return ShellCommand(parts, tuple(_written(command)), _analyse(bare, {}) if is_fixed else None)
 
 
 def check(command: str) -> list[Finding]:
     """Where the shell would read a value as code, which is an error, and where another program may, which is none."""
-    parts = split(command)
-    holes = [part for part in parts if isinstance(part, Hole)]
+    parts = split_template(command)
+    holes = [part for part in parts if isinstance(part, Placeholder)]
     analysis = _analyse(parts, {})
     if analysis.refused is not None:
         return [Finding(holes[analysis.refused_at].offset, f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
@@ -145,16 +145,16 @@ def check(command: str) -> list[Finding]:
 def check_list(command: Sequence[str]) -> list[list[Finding]]:
     """What is doubtful in each element: no shell reads a list, but its program may be one."""
     found: list[list[Finding]] = [[] for _ in command]
-    holes: list[tuple[int, Hole]] = []
+    holes: list[tuple[int, Placeholder]] = []
     words: list[list[str | int]] = []
     for number, element in enumerate(command):
         words.append([])
-        for part in split(element):
-            if isinstance(part, Hole) and _mode(part) == "":
+        for part in split_template(element):
+            if isinstance(part, Placeholder) and _mode(part) == "":
                 words[-1].append(len(holes))
                 holes.append((number, part))
             else:
-                words[-1].append("x" if isinstance(part, Hole) else part)
+                words[-1].append("x" if isinstance(part, Placeholder) else part)
     for at, message in sorted(shell_rules.doubts(words).items()):
         number, hole = holes[at]
         found[number].append(Finding(hole.offset, message, is_error=False))
@@ -163,19 +163,19 @@ def check_list(command: Sequence[str]) -> list[list[Finding]]:
 
 def prepare(command: str, values: Sequence[Any]) -> Prepared:
     """The command with one value per `{{ }}`, in order."""
-    return _prepare(split(command), values, None)
+    return _prepare(split_template(command), values, None)
 
 
 def _written(text: str) -> list[str]:
-    return [text[part.offset : part.end] for part in split(text) if isinstance(part, Hole)]
+    return [text[part.offset : part.end] for part in split_template(text) if isinstance(part, Placeholder)]
 
 
-def _without_programs(parts: Sequence[str | Slot[P]]) -> list[str | Hole]:
+def _without_programs(parts: Sequence[str | Slot[P]]) -> list[str | Placeholder]:
     return [part.hole if isinstance(part, Slot) else part for part in parts]
 
 
-def _prepare(parts: Sequence[str | Hole], values: Sequence[Any], analysis: Analysis | None) -> Prepared:
-    holes = [part for part in parts if isinstance(part, Hole)]
+def _prepare(parts: Sequence[str | Placeholder], values: Sequence[Any], analysis: Analysis | None) -> Prepared:
+    holes = [part for part in parts if isinstance(part, Placeholder)]
     given = [filtered(value, _before_mode(hole), hole.offset) for hole, value in zip(holes, values, strict=True)]
     # What `| raw` pastes may open a quote, so the places are looked for in the text that will really run.
     pasted = {index: _raw(hole, given[index]) for index, hole in enumerate(holes) if _mode(hole) == "raw"}
@@ -196,7 +196,7 @@ def _prepare(parts: Sequence[str | Hole], values: Sequence[Any], analysis: Analy
     return bound.prepared(body)
 
 
-def _analyse(parts: Sequence[str | Hole], pasted: dict[int, str]) -> Analysis:
+def _analyse(parts: Sequence[str | Placeholder], pasted: dict[int, str]) -> Analysis:
     """Where the values stand; as long as it is not known what `| raw` pastes, it is some word."""
     found: list[str | int] = []
     index = -1
@@ -211,20 +211,20 @@ def _analyse(parts: Sequence[str | Hole], pasted: dict[int, str]) -> Analysis:
     return shell_rules.analyse(found)
 
 
-def _mode(hole: Hole) -> str:
+def _mode(hole: Placeholder) -> str:
     return hole.filters[-1] if hole.filters and hole.filters[-1] in ("raw", "quote") else ""
 
 
-def _before_mode(hole: Hole) -> tuple[str, ...]:
+def _before_mode(hole: Placeholder) -> tuple[str, ...]:
     return hole.filters[:-1] if _mode(hole) else hole.filters
 
 
-def _raw(hole: Hole, value: Any) -> str:
+def _raw(hole: Placeholder, value: Any) -> str:
     items = value if isinstance(value, list) else [value]
     return _passable(hole, " ".join(as_text(item) for item in items))
 
 
-def _reference(hole: Hole, place: Place, value: Any, bound: _Bound) -> str:
+def _reference(hole: Placeholder, place: Place, value: Any, bound: _Bound) -> str:
     """What stands in the text for a value: no character of it comes from the value."""
     if place.context is Context.COMMENT:
         return ""
@@ -242,7 +242,7 @@ def _reference(hole: Hole, place: Place, value: Any, bound: _Bound) -> str:
     return f"'\"{reference}\"'" if place.context is Context.SINGLE else reference
 
 
-def _argument(hole: Hole, value: Any) -> str:
+def _argument(hole: Placeholder, value: Any) -> str:
     """A value in an element of a list: all of it is one argument, or a part of one."""
     value = filtered(value, hole.filters, hole.offset)
     if isinstance(value, list):
@@ -251,14 +251,14 @@ def _argument(hole: Hole, value: Any) -> str:
     return _item(hole, value)
 
 
-def _item(hole: Hole, value: Any) -> str:
+def _item(hole: Placeholder, value: Any) -> str:
     if value is None:
         message = f"{hole.shown} has no value (null); write {{{{ {hole.source} ?? '' }}}} where nothing is meant"
         raise TemplateError(message, hole.offset, kind="value")
     return _passable(hole, as_text(value))
 
 
-def _passable(hole: Hole, text: str) -> str:
+def _passable(hole: Placeholder, text: str) -> str:
     """The text, unless the operating system has no way to hand it to a process."""
     if "\0" in text:
         raise TemplateError(
@@ -281,7 +281,7 @@ class _Bound:
         self.values: dict[str, str] = {}
         self.bytes = 0
 
-    def name(self, hole: Hole, text: str) -> str:
+    def name(self, hole: Placeholder, text: str) -> str:
         self.bytes += len(text.encode("utf-8", "surrogateescape"))
         if self.bytes > _TOTAL_BYTES:
             raise TemplateError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from sidecar.errors import ExpressionError, TemplateError
-from sidecar.state.holes import Hole, split
+from sidecar.state.javascript import Placeholder, split_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -34,7 +34,7 @@ Where = tuple[str | int, ...]
 class Slot(Generic[P]):
     """A hole of a text with the program that fills it."""
 
-    hole: Hole
+    hole: Placeholder
     program: P
 
     def evaluate(self, run: Callable[[P], Any]) -> Any:
@@ -166,7 +166,7 @@ def _value(value: Any, compiler: Callable[[str], P], where: Where, problems: lis
 
 def _text(text: str, compiler: Callable[[str], P], where: Where, problems: list[TemplateError] | None) -> Text[P]:
     parts: list[str | Slot[P]] = []
-    for part in split(text):
+    for part in split_template(text):
         if isinstance(part, str):
             parts.append(part)
             continue
@@ -181,7 +181,7 @@ def _text(text: str, compiler: Callable[[str], P], where: Where, problems: list[
     return Text(tuple(parts))
 
 
-def _offset_of(error: ExpressionError, hole: Hole) -> int:
+def _offset_of(error: ExpressionError, hole: Placeholder) -> int:
     """Where in the text a syntax error is: the evaluator tells line and column inside the expression, from 1."""
     if error.line is None or not 1 <= error.line <= hole.source.count("\n") + 1:
         return hole.source_offset

@@ -8,17 +8,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sidecar.state.script import Unsure
 from sidecar.state.script_process import WorkerLost
 from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, Request
-from sidecar.state.simple import Unsure
 from sidecar.state.values import Path, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sidecar.state.program import Program
-    from sidecar.state.script import Script
-    from sidecar.state.simple import Look
+    from sidecar.state.script import Expression, Look, Script
 
 # A name of the world, and a path inside its value.
 Ref = tuple[str | int, ...]
@@ -122,7 +120,7 @@ class World:
 
     def run(
         self,
-        program: Program,
+        program: Expression,
         extra: Mapping[str, object] | None = None,
         *,
         bind: Mapping[str, Ref | Sequence[Ref]] | None = None,
@@ -161,7 +159,7 @@ class World:
             return lambda name: values[aliases.get(name, name)]
         return lambda name: extra[name] if name in extra else values[aliases.get(name, name)]
 
-    def _ask(self, program: Program, arguments: str, keys: _Names) -> tuple[bytes, str]:
+    def _ask(self, program: Expression, arguments: str, keys: _Names) -> tuple[bytes, str]:
         for again in (True, False):
             engine = self._script.engine()
             if self._generation != self._script.generation:
@@ -192,7 +190,7 @@ class World:
             self._transaction.opened = False
 
     def _arguments(
-        self, program: Program, extra: Mapping[str, object], bind: Mapping[str, Ref | Sequence[Ref]], keys: _Names
+        self, program: Expression, extra: Mapping[str, object], bind: Mapping[str, Ref | Sequence[Ref]], keys: _Names
     ) -> str:
         given = []
         for name in program.bound:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from sidecar.errors import ExpressionError, StepFailed
 from sidecar.model import duration
 from sidecar.model.language import has_template
-from sidecar.state import path_text
+from sidecar.state import paths
 from sidecar.state.template import Slot, as_text, filtered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sidecar.engine.evaluation import View
-    from sidecar.state.program import Program
+    from sidecar.state.script import Expression
 
 LARGEST_VALUE_BYTES = 64 * 1024
 _BEGINNING = 1000  # characters that are left of a larger one
@@ -84,7 +84,7 @@ class Filling:
         slots = [slot for segment in compiled.segments if not isinstance(segment, int) for slot in segment.slots]
         found: dict[str, Any] = {}
         try:
-            shown = path_text.show(compiled.resolve(self._noting(_written(text, slots), slots, found)))
+            shown = paths.show(compiled.resolve(self._noting(_written(text, slots), slots, found)))
         except ExpressionError:  # it may read what the agent is going to write
             return text
         self._found |= found
@@ -98,12 +98,12 @@ class Filling:
         return compiled.render(self._noting(_written(text, compiled.slots), compiled.slots, self._found))
 
     def _noting(
-        self, written: Sequence[str], slots: Sequence[Slot[Program]], found: dict[str, Any]
-    ) -> Callable[[Program], Any]:
+        self, written: Sequence[str], slots: Sequence[Slot[Expression]], found: dict[str, Any]
+    ) -> Callable[[Expression], Any]:
         """Runs programs in the order of their slots, which is the order in which a text is rendered."""
         left = zip(written, slots, strict=True)
 
-        def run(program: Program) -> Any:
+        def run(program: Expression) -> Any:
             text, slot = next(left)
             value = self.view.run(program)
             found[text] = filtered(value, slot.hole.filters, slot.hole.offset)
@@ -112,7 +112,7 @@ class Filling:
         return run
 
 
-def _written(text: str, slots: Sequence[Slot[Program]]) -> list[str]:
+def _written(text: str, slots: Sequence[Slot[Expression]]) -> list[str]:
     """Each `{{ }}` as it stands in the definition."""
     return [text[slot.hole.offset : slot.hole.end] for slot in slots]
 

@@ -22,7 +22,7 @@ from sidecar.model.steps import (
     UserMessage,
     Working,
 )
-from sidecar.state.holes import split
+from sidecar.state.javascript import split_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -260,7 +260,7 @@ def _mentions(view: View, text: str, names: Mapping[str, Any]) -> bool:
 
 
 def _lone_source(text: str) -> list[str]:
-    standing = [part for part in split(text) if not isinstance(part, str) or part.strip()]
+    standing = [part for part in split_template(text) if not isinstance(part, str) or part.strip()]
     return [part.source for part in standing if not isinstance(part, str)] if len(standing) == 1 else []
 
 

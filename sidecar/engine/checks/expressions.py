@@ -11,9 +11,9 @@ from sidecar.engine.checks import names as known
 from sidecar.errors import ExpressionError, ShellError, TemplateError
 from sidecar.model.language import Role
 from sidecar.model.steps import AgentShellCommand, ShellCommand
-from sidecar.state import shell, tokens
-from sidecar.state.holes import FILTERS, Hole, split
-from sidecar.state.path_text import PathError, compile_path
+from sidecar.state import javascript, shell
+from sidecar.state.javascript import FILTERS, Placeholder, split_template
+from sidecar.state.paths import PathError, compile_path
 from sidecar.state.world import World
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sidecar.engine.checks.names import Names
     from sidecar.engine.findings import Notes, Severity
     from sidecar.model.expressions import Site
+    from sidecar.state.javascript import Token
     from sidecar.state.script import Script
-    from sidecar.state.tokens import Token
 
 _CODE = frozenset({Role.TRANSFORM, Role.CHECK})
 
@@ -51,11 +51,11 @@ class Expressions:
 
     def _template(self, site: Site) -> None:
         try:
-            parts = split(site.text)
+            parts = split_template(site.text)
         except TemplateError as error:
             self.notes.inside(site, error.offset, error.message)
             return
-        holes = [part for part in parts if isinstance(part, Hole)]
+        holes = [part for part in parts if isinstance(part, Placeholder)]
         if site.role is Role.CONDITION and not holes:
             self._code(site, site.text, 0)
             return
@@ -111,7 +111,7 @@ class Expressions:
         visible = known.visible(site, names, len(self.notes.prefix))
         unknown = [name for name in program.names if name not in visible and not names.is_lost(name)]
         if unknown or "inputs" in program.names:
-            found = tokens.scan(source).tokens
+            found = javascript.scan(source).tokens
             for name in unknown:
                 self._unknown(site, name, at, found, names)
             if "inputs" in program.names:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from sidecar.engine.checks import names as known
 from sidecar.model.language import Role, has_template
 from sidecar.model.parameters import is_of_type
-from sidecar.state.graph import DependencyError, Graph
-from sidecar.state.names import GLOBALS, RESERVED
-from sidecar.state.path_text import PathError, parse
+from sidecar.state.javascript import GLOBALS, RESERVED
+from sidecar.state.paths import PathError, parse
+from sidecar.state.reactive import DependencyError, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

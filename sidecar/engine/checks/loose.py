@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.remains import Out
     from sidecar.catalog.yaml_format import Document
     from sidecar.engine.findings import Finding
-    from sidecar.state.program import Program
-    from sidecar.state.script import Script
+    from sidecar.state.script import Expression, Script
 
 # Below a key that is wrong anything may stand; these are code wherever they are.
 _CODE = (("transform",), ("validate",))
@@ -36,7 +35,7 @@ def check(document: Document, out: Sequence[Out], script: Script) -> list[Findin
     return notes.found
 
 
-def _compile(site: Site, script: Script, notes: Notes) -> Program | None:
+def _compile(site: Site, script: Script, notes: Notes) -> Expression | None:
     try:
         return script.compile(site.text)
     except ExpressionError as error:

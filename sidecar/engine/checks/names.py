@@ -10,7 +10,7 @@ from sidecar.errors import ExpressionError
 from sidecar.model.language import Role
 from sidecar.model.steps import ApplyHints, Fallible
 from sidecar.model.steps_control import ForEach, IncludeWorkflow, ParallelForEach, While
-from sidecar.state.path_text import PathError, compile_path
+from sidecar.state.paths import PathError, compile_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterator

@@ -10,9 +10,9 @@ from sidecar.engine.evaluation import Texts, View
 from sidecar.errors import ExpressionError, SidecarError
 from sidecar.model import duration
 from sidecar.model.language import Role, has_template
-from sidecar.state import tokens
-from sidecar.state.holes import Hole, split
-from sidecar.state.path_text import show
+from sidecar.state import javascript
+from sidecar.state.javascript import Placeholder, split_template
+from sidecar.state.paths import show
 from sidecar.state.template import Slot, as_text
 from sidecar.state.values import truthy
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from sidecar.model.expressions import Site
-    from sidecar.state.graph import Graph
-    from sidecar.state.program import Program
+    from sidecar.state.reactive import Graph
+    from sidecar.state.script import Expression
     from sidecar.state.world import World
 
 INPUTS = "inputs"
@@ -94,7 +94,7 @@ class Known:
             if name not in self.added:
                 yield from self.writers.get(name, ())
 
-    def knows(self, program: Program) -> bool:
+    def knows(self, program: Expression) -> bool:
         """Whether everything that an expression reads is known."""
         return all(self._knows_name(name, program) for name in program.names)
 
@@ -166,7 +166,7 @@ class Known:
                 dependents = self.graph.dependencies(show((one.section, name))).dependents
                 yield from (dependent.removeprefix("computed.") for dependent in dependents)
 
-    def _knows_name(self, name: str, program: Program) -> bool:
+    def _knows_name(self, name: str, program: Expression) -> bool:
         if name in self.added:
             return True
         if name not in self.names:
@@ -188,7 +188,7 @@ class Known:
         except SidecarError:
             return frozenset()
 
-    def run(self, program: Program) -> Any:
+    def run(self, program: Expression) -> Any:
         """The value of an expression that reads only what is known."""
         return View(self.texts, self.world, self.added).run(program)
 
@@ -203,7 +203,7 @@ class Known:
         seen = [self._part(part, text) for part in parts]
         return _together("".join(as_text(one.value) for one in seen), *seen)
 
-    def _part(self, part: str | Slot[Program], text: str) -> Seen:
+    def _part(self, part: str | Slot[Expression], text: str) -> Seen:
         if isinstance(part, str):
             return Seen(part)
         own = text[part.hole.offset : part.hole.end]
@@ -218,10 +218,10 @@ class Known:
 def bare(expression: str) -> str:
     """An expression without the braces around it."""
     try:
-        parts = [part for part in split(expression) if not isinstance(part, str) or part.strip()]
+        parts = [part for part in split_template(expression) if not isinstance(part, str) or part.strip()]
     except SidecarError:
         return expression.strip()
-    if len(parts) == 1 and isinstance(parts[0], Hole) and not parts[0].filters:
+    if len(parts) == 1 and isinstance(parts[0], Placeholder) and not parts[0].filters:
         return parts[0].source
     return expression.strip()
 
@@ -229,7 +229,7 @@ def bare(expression: str) -> str:
 @lru_cache(maxsize=1024)
 def inputs_read(source: str) -> frozenset[str] | None:
     """Which inputs an expression reads; None where it looks at all of them, or nobody can tell."""
-    found = tokens.scan(source).tokens
+    found = javascript.scan(source).tokens
     texts = [token.text for token in found] + ["", "", ""]
     read = set()
     for at, token in enumerate(found):

@@ -8,8 +8,7 @@ from sidecar.engine.checks.names import target
 from sidecar.engine.evaluation import Texts
 from sidecar.engine.plan.known import INPUTS, Known, inputs_read
 from sidecar.errors import ExpressionError
-from sidecar.state.graph import Graph
-from sidecar.state.reactive import Computed, Reactive, Write
+from sidecar.state.reactive import Computed, Graph, Reactive, Write
 from sidecar.state.world import World
 
 if TYPE_CHECKING:

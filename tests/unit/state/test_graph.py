@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.state.graph import DependencyError, Graph
+from sidecar.state.reactive import DependencyError, Graph
 
 FIELDS = {
     "summary": ["computed.valid", "raw.tests"],

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.errors import ExpressionError, SidecarError
-from sidecar.state.graph import DependencyError
-from sidecar.state.reactive import Computed, OnError, Reactive, Transformation, Write
+from sidecar.state.reactive import Computed, DependencyError, OnError, Reactive, Transformation, Write
 from sidecar.state.script import Script
 from sidecar.state.values import same
 

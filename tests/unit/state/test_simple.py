@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import ExpressionError
-from sidecar.state import simple, tokens
-from sidecar.state.script import Script
+from sidecar.state import javascript
+from sidecar.state.script import Script, Unsure, _read_simple
 from sidecar.state.world import World
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def _told(program: Any, values: dict[str, Any]) -> Any:
     """What is told here, with its type; Unsure where nothing is."""
     try:
         return _typed(program.simple(lambda name: values[name]))
-    except (simple.Unsure, KeyError):
-        return simple.Unsure
+    except (Unsure, KeyError):
+        return Unsure
 
 
 def _typed(value: Any) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def _asked(script: Script, program: Any, values: dict[str, Any]) -> Any:
     except ExpressionError as error:
         if "cannot hold it exactly" not in str(error):
             raise
-        return simple.Unsure
+        return Unsure
     finally:
         world.close()
 
@@ -95,8 +95,8 @@ def test_it_agrees_with_the_engine(script: Script, source: str, values: dict[str
     if program.simple is None:
         return
     told = _told(program, values)
-    if told is not simple.Unsure:
-        assert _asked(script, program, values) in (told, simple.Unsure)
+    if told is not Unsure:
+        assert _asked(script, program, values) in (told, Unsure)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_where_the_two_languages_differ_it_agrees_with_the_engine(
     script: Script, source: str, values: dict[str, Any]
 ) -> None:
     program = script.compile(source)
-    told = simple.Unsure if program.simple is None else _told(program, values)
-    assert told in (simple.Unsure, _asked(script, program, values))
+    told = Unsure if program.simple is None else _told(program, values)
+    assert told in (Unsure, _asked(script, program, values))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_where_the_two_languages_differ_it_agrees_with_the_engine(
     ],
 )
 def test_what_workflows_mostly_ask_needs_no_engine(source: str, value: Any) -> None:
-    read = simple.read(tokens.scan(source).tokens)
+    read = _read_simple(javascript.scan(source).tokens)
     assert read is not None
     values = {"n": 3, "item": {"name": "é"}, "items": ["a", "b"], "done": False, "missing": None}
     assert _typed(read(lambda name: values[name])) == _typed(value)
@@ -168,10 +168,10 @@ def test_what_workflows_mostly_ask_needs_no_engine(source: str, value: Any) -> N
     ["items", "item", "gone", "item.gone", "items[2]", "n == '3'", "n < '5'", "large", "whole", "item.name.length"],
 )
 def test_what_could_be_otherwise_there_is_left_to_the_engine(source: str) -> None:
-    read = simple.read(tokens.scan(source).tokens)
+    read = _read_simple(javascript.scan(source).tokens)
     assert read is not None
     values: dict[str, Any] = {"n": 3, "item": {"name": "é"}, "items": ["a"], "large": 2**53, "whole": 2.0}
-    with pytest.raises((simple.Unsure, KeyError)):
+    with pytest.raises((Unsure, KeyError)):
         read(lambda name: values[name])
 
 
@@ -179,7 +179,7 @@ def test_what_could_be_otherwise_there_is_left_to_the_engine(source: str) -> Non
     "source", ["f(x)", "x => x", "x + 1", "x ? 1 : 2", "Math", "x.__proto__", "`x`", "x ?? 1", "-1"]
 )
 def test_anything_else_is_not_read_here(source: str) -> None:
-    assert simple.read(tokens.scan(source).tokens) is None
+    assert _read_simple(javascript.scan(source).tokens) is None
 
 
 def test_a_world_tells_it_without_a_process() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import ExpressionError, TemplateError
-from sidecar.state.holes import Hole, split
+from sidecar.state.javascript import Placeholder, split_template
 from sidecar.state.script import Script
 from sidecar.state.template import as_text, compile_text, compile_value, problems_of
 from sidecar.state.world import World
@@ -20,7 +20,7 @@ from sidecar.state.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.state.program import Program
+    from sidecar.state.script import Expression
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ SCRIPT = Script(worker=False)
 checked = SCRIPT.compile
 
 
-def world(**scope: Any) -> Callable[[Program], Any]:
+def world(**scope: Any) -> Callable[[Expression], Any]:
     values = World(SCRIPT)
     for name, value in scope.items():
         values.set(name, value)
@@ -92,11 +92,11 @@ def test_an_expression_ends_where_javascript_says_it_ends(text: str, value: obje
 def test_any_string_literal_is_passed_through_whatever_it_contains(before: str, literal: str, after: str) -> None:
     before, after = before.replace("{", "("), after.replace("{", "(")
     source = json.dumps(literal)
-    found = split(f"{before}{{{{ {source} }}}}{after}")
-    assert [part.source if isinstance(part, Hole) else part for part in found] == [
+    found = split_template(f"{before}{{{{ {source} }}}}{after}")
+    assert [part.source if isinstance(part, Placeholder) else part for part in found] == [
         part for part in (before, source, after) if part
     ]
-    [hole] = [part for part in found if isinstance(part, Hole)]
+    [hole] = [part for part in found if isinstance(part, Placeholder)]
     assert (hole.offset, hole.source_offset) == (len(before), len(before) + 3)
 
 
@@ -105,7 +105,9 @@ def test_no_text_makes_the_reader_do_anything_but_answer_or_say_where_it_failed(
     failed_at = 0
     rebuilt = text
     try:
-        rebuilt = "".join(part if isinstance(part, str) else text[part.offset : part.end] for part in split(text))
+        rebuilt = "".join(
+            part if isinstance(part, str) else text[part.offset : part.end] for part in split_template(text)
+        )
     except TemplateError as error:
         failed_at = error.offset
     assert rebuilt == text
@@ -114,8 +116,8 @@ def test_no_text_makes_the_reader_do_anything_but_answer_or_say_where_it_failed(
 
 def test_deep_nesting_is_read() -> None:
     depth = 50_000
-    [hole] = split("{{" + "(" * depth + "1" + ")" * depth + "}}")
-    assert isinstance(hole, Hole)
+    [hole] = split_template("{{" + "(" * depth + "1" + ")" * depth + "}}")
+    assert isinstance(hole, Placeholder)
     assert len(hole.source) == 2 * depth + 1
 
 
@@ -135,7 +137,7 @@ def test_deep_nesting_is_read() -> None:
 )
 def test_what_cannot_be_read_is_an_error_with_its_place(text: str, offset: int, message: str) -> None:
     with pytest.raises(TemplateError, match=message) as caught:
-        split(text)
+        split_template(text)
     assert caught.value.offset == offset
 
 
@@ -161,8 +163,8 @@ def test_what_cannot_be_read_is_an_error_with_its_place(text: str, offset: int, 
     ],
 )
 def test_filters_are_split_off_at_the_end_only(text: str, source: str, filters: tuple[str, ...]) -> None:
-    [hole] = split(text)
-    assert isinstance(hole, Hole)
+    [hole] = split_template(text)
+    assert isinstance(hole, Placeholder)
     assert (hole.source, hole.filters) == (source, filters)
 
 
@@ -212,7 +214,7 @@ def test_structures_are_rendered_through_and_through_and_their_keys_stay() -> No
 def test_what_holds_no_expression_is_given_back_as_it_is() -> None:
     value = {"a": ["plain", {"b": 1}]}
 
-    def never(source: str) -> Program:
+    def never(source: str) -> Expression:
         raise AssertionError(source)
 
     assert compile_value(value, never).render(world()) is value
