@@ -1,5 +1,5 @@
-"""Reads JavaScript source without running it: its tokens, where `{{ expressions }}` of a text end, which names an
-expression takes from outside."""
+"""Reads JavaScript source without running it: its tokens, where the `{{ expressions }}` of a text end, and which names
+an expression takes from outside."""
 
 from __future__ import annotations
 
@@ -12,258 +12,23 @@ from sidecar.errors import TemplateError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+FILTERS = frozenset({"path_to_key", "json", "quote", "raw"})
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n\r\u2028\u2029]*|/\*.*?\*/)
-      |(?P<word>[^\W\d$][\w$]*|\$[\w$]*|\\u[\w{}]+)
+      |(?P<word>[^\W\d$][\w$]*|\$[\w$]*|\\u(?:\{\w*\}|\w)[\w$]*)
       |(?P<number>[0-9][\w.]*|\.[0-9]\w*)
       |(?P<string>'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*")
       |(?P<mark>`|\?\.(?![0-9])|=>|\.\.\.|\+\+|--|[=!]==?|[<>]=|&&=?|\|\|=?|\?\?=?|.)""",
     re.VERBOSE | re.DOTALL,
 )
-_REGEX = re.compile(r"/(?![*/])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/\w*")
+_REGEX = re.compile(r"/(?![*/])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/[\w$]*")
 _TEMPLATE_TEXT = re.compile(r"(?:\\.|\$(?!\{)|[^`\\$])*", re.DOTALL)
-# A slash after one of these begins a regex; after any other word, or a closing bracket, it divides. `of` is left out:
-# it can be a variable, and to take a division for a regex would hide the names and brackets in it.
+# A slash after one of these begins a regex; after any other word, or a closing bracket, it divides.
 _BEFORE_REGEX = frozenset(
-    ["return", "typeof", "case", "in", "delete", "void", "throw", "new", "else", "do", "instanceof"]
+    ["return", "typeof", "case", "in", "delete", "void", "throw", "new", "else", "do", "instanceof", "await"]
 )
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
-
-
-class Token(NamedTuple):
-    """One token. `partner`: the index of the other bracket; `around`: that of the bracket it is in; -1: none."""
-
-    kind: str  # word, number, string, regex, template, mark
-    text: str
-    at: int
-    around: int
-    partner: int = -1
-
-
-class Tokens(NamedTuple):
-    """The tokens of a source, without spaces and comments. `stray`: a closing bracket that nothing opened, or -1."""
-
-    tokens: list[Token]
-    stray: int
-
-
-def scan(source: str) -> Tokens:
-    """All tokens, brackets paired. It never fails: what is not JavaScript is for the engine to say."""
-    tokens: list[Token] = []
-    open_brackets: list[int] = []
-    stray = -1
-    at = 0
-    while at < len(source):
-        if source[at] == "/" and _may_begin_regex(tokens) and (regex := _REGEX.match(source, at)):
-            tokens.append(Token("regex", regex[0], at, _last(open_brackets)))
-            at = regex.end()
-            continue
-        match = _TOKEN.match(source, at)
-        assert match, "the last alternative takes any character"
-        kind, text = str(match.lastgroup), match[0]
-        start, at = at, match.end()
-        if kind == "space":
-            continue
-        if text == "`":
-            at = _template_text(source, at, start, tokens, open_brackets)
-            continue
-        tokens.append(Token(kind, text, start, _last(open_brackets)))
-        if kind == "mark" and text in "([{":
-            open_brackets.append(len(tokens) - 1)
-        elif kind == "mark" and text in _CLOSERS:
-            if not _close(tokens, open_brackets):
-                stray = start if stray < 0 else stray
-            elif tokens[tokens[-1].partner].text == "${":
-                at = _template_text(source, at, at, tokens, open_brackets)
-    return Tokens(tokens, stray)
-
-
-def _last(open_brackets: list[int]) -> int:
-    return open_brackets[-1] if open_brackets else -1
-
-
-def _may_begin_regex(tokens: list[Token]) -> bool:
-    if not tokens:
-        return True
-    last = tokens[-1]
-    if last.kind == "word":
-        is_property = len(tokens) > 1 and tokens[-2].text in (".", "?.")
-        return last.text in _BEFORE_REGEX and not is_property
-    return last.kind == "mark" and last.text not in (")", "]", "}", "++", "--")
-
-
-def _template_text(source: str, at: int, start: int, tokens: list[Token], open_brackets: list[int]) -> int:
-    """Read a template literal on to its end, or to the next `${`, whose inside is read as any other code."""
-    match = _TEMPLATE_TEXT.match(source, at)
-    end = match.end() if match else at
-    tokens.append(Token("template", source[start:end], start, _last(open_brackets)))
-    if source.startswith("${", end):
-        tokens.append(Token("mark", "${", end, _last(open_brackets)))
-        open_brackets.append(len(tokens) - 1)
-        return end + 2
-    return end + 1
-
-
-def _close(tokens: list[Token], open_brackets: list[int]) -> bool:
-    closer = len(tokens) - 1
-    if not open_brackets or tokens[open_brackets[-1]].text[-1] != _CLOSERS[tokens[closer].text]:
-        return False
-    opener = open_brackets.pop()
-    tokens[closer] = tokens[closer]._replace(partner=opener, around=tokens[opener].around)
-    tokens[opener] = tokens[opener]._replace(partner=closer)
-    return True
-
-
-def line_and_column(source: str, offset: int) -> tuple[int, int]:
-    """Line and column of an offset, both from 1."""
-    return source.count("\n", 0, offset) + 1, offset - source.rfind("\n", 0, offset)
-
-
-# Where the `{{ expressions }}` of a text begin and end, and which filters stand at their end.
-#
-# An expression is JavaScript, so its end is found by reading JavaScript: a `}}` inside a string, a template literal,
-# a regular expression or nested braces does not end it, and a `|` there is no filter.
-#
-
-
-FILTERS = frozenset({"path_to_key", "json", "quote", "raw"})
-
-_PLACEHOLDER_TOKEN = re.compile(
-    r"""(?P<blank>\s+|//[^\n\r\u2028\u2029]*|/\*[\s\S]*?\*/)
-      | (?P<string>"(?:[^"\\\n]|\\[\s\S])*"|'(?:[^'\\\n]|\\[\s\S])*')
-      | (?P<word>[\w$\#]+)
-      | (?P<mark>\|\|=?|\|=|\+\+|--|[\s\S])""",
-    re.VERBOSE,
-)
-_PLACEHOLDER_REGEX = re.compile(r"/(?![*/])(?:[^/\\\[\n]|\\[^\n]|\[(?:[^\]\\\n]|\\[^\n])*\])+/[\w$]*")
-_PLACEHOLDER_TEMPLATE_TEXT = re.compile(r"(?:[^`\\$]|\\[\s\S]|\$(?!\{))*")
-_PLACEHOLDER_CLOSERS = {"}": ("{", "${"), ")": ("(",), "]": ("[",)}
-# After one of these words a slash begins a regular expression; after any other word it divides.
-_PLACEHOLDER_BEFORE_REGEX = frozenset(
-    ["return", "typeof", "case", "in", "of", "delete", "void", "throw", "new", "instanceof", "else", "do", "await"]
-)
-_AFTER_VALUE = frozenset({")", "]", "}", "`", "++", "--"})
-
-
-@dataclass(frozen=True, slots=True)
-class Placeholder:
-    """One `{{ expression | filter }}` of a text; `offset` to `end` is all of it, braces included."""
-
-    offset: int
-    end: int
-    source: str
-    source_offset: int
-    filters: tuple[str, ...]
-
-    @property
-    def shown(self) -> str:
-        """The expression for a message: one line, and not a long one."""
-        line = " ".join(self.source.split())
-        return f"{{{{ {line if len(line) <= 60 else line[:57] + '…'} }}}}"
-
-
-def split_template(text: str) -> tuple[str | Placeholder, ...]:
-    """The text as an alternation of plain pieces and holes; a text without `{{` is one plain piece."""
-    parts: list[str | Placeholder] = []
-    done = 0
-    while (start := text.find("{{", done)) >= 0:
-        if start > done:
-            parts.append(text[done:start])
-        hole = _Expression(text, start).read()
-        parts.append(hole)
-        done = hole.end
-    if done < len(text) or not parts:
-        parts.append(text[done:])
-    return tuple(parts)
-
-
-class _Expression:
-    """Reads one expression token by token; nesting is kept on a list, so that depth costs no Python stack."""
-
-    def __init__(self, text: str, start: int) -> None:
-        self.text = text
-        self.start = start
-        self.at = start + 2
-        self.open: list[tuple[str, int]] = []
-        self.tokens: list[tuple[str, int]] = []
-
-    def read(self) -> Placeholder:
-        while self.at < len(self.text):
-            if self.open and self.open[-1][0] == "`":
-                self._template_text()
-            elif self.text.startswith("}}", self.at) and not self.open:
-                return self._hole()
-            else:
-                self._token()
-        if self.open:
-            what, where = self.open[-1]
-            raise TemplateError(f"the {what} is not closed before the text ends", where)
-        raise TemplateError("{{ has no }}; to write the braces themselves, write {{ '{{' }}", self.start)
-
-    def _token(self) -> None:
-        slash = self.text[self.at] == "/"
-        match = (
-            _PLACEHOLDER_REGEX.match(self.text, self.at) if slash and self._regex_may_begin() else None
-        ) or _PLACEHOLDER_TOKEN.match(self.text, self.at)
-        assert match is not None  # the last alternative takes any character
-        token, start = match.group(), self.at
-        self.at = match.end()
-        if match.lastgroup == "blank":
-            return
-        if token in ("'", '"'):
-            raise TemplateError("the string that begins here does not end on its line", start)
-        if token in ("{", "(", "[", "`"):
-            self.open.append((token, start))
-        elif token in _PLACEHOLDER_CLOSERS:
-            self._close(token, start)
-        self.tokens.append((token, start))
-
-    def _close(self, token: str, start: int) -> None:
-        if not self.open:
-            raise TemplateError(f"the {token} closes nothing", start)
-        opener, where = self.open.pop()
-        if opener not in _PLACEHOLDER_CLOSERS[token]:
-            raise TemplateError(f"the {opener} is not closed before this {token}", where)
-
-    def _template_text(self) -> None:
-        match = _PLACEHOLDER_TEMPLATE_TEXT.match(self.text, self.at)
-        assert match is not None
-        end = match.end()
-        if self.text.startswith("${", end):
-            self.open.append(("${", end))
-            self.tokens.append(("${", end))
-            self.at = end + 2
-        elif self.text.startswith("`", end):
-            self.open.pop()
-            self.tokens.append(("`", end))
-            self.at = end + 1
-        else:
-            self.at = len(self.text)
-
-    def _regex_may_begin(self) -> bool:
-        if not self.tokens:
-            return True
-        last = self.tokens[-1][0]
-        if re.match(r"[\w$#]", last):
-            is_member = len(self.tokens) > 1 and self.tokens[-2][0] == "."
-            return last in _PLACEHOLDER_BEFORE_REGEX and not is_member
-        return last == "/" or (last not in _AFTER_VALUE and last[0] not in "'\"/")
-
-    def _hole(self) -> Placeholder:
-        stop, tokens, filters = self.at, self.tokens, []
-        while len(tokens) >= 2 and tokens[-1][0] in FILTERS and tokens[-2][0] == "|":
-            filters.append(tokens.pop()[0])
-            stop = tokens.pop()[1]
-        if not tokens:
-            raise TemplateError("there is no expression between {{ and }}", self.start)
-        inner = self.text[self.start + 2 : stop]
-        source = inner.strip()
-        lead = len(inner) - len(inner.lstrip())
-        return Placeholder(self.start, self.at + 2, source, self.start + 2 + lead, tuple(reversed(filters)))
-
-
-# Which names a piece of JavaScript takes from outside: the words it mentions, less those that it declares itself.
 
 
 # Words that are never names, those of strict code included.
@@ -285,12 +50,61 @@ _GLOBALS = """
 GLOBALS = frozenset(_GLOBALS.split())
 
 
-class _Region(NamedTuple):
-    """A declared name and the tokens among which it hides one from outside."""
+class Token(NamedTuple):
+    """One token. `partner`: the index of the other bracket; `around`: that of the bracket it is in; -1: none."""
 
-    name: str
-    first: int
-    last: int
+    kind: str  # word, number, string, regex, template, mark
+    text: str
+    at: int
+    around: int
+    partner: int = -1
+
+
+class Tokens(NamedTuple):
+    """The tokens of a source, without spaces and comments. `stray`: a closing bracket that nothing opened, or -1."""
+
+    tokens: list[Token]
+    stray: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One `{{ expression | filter }}` of a text; `offset` to `end` is all of it, braces included."""
+
+    offset: int
+    end: int
+    source: str
+    source_offset: int
+    filters: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The expression for a message: one line, and not a long one."""
+        line = " ".join(self.source.split())
+        return f"{{{{ {line if len(line) <= 60 else line[:57] + '…'} }}}}"
+
+
+def scan(source: str) -> Tokens:
+    """All tokens, brackets paired. It never fails: what is no JavaScript is for the engine to refuse."""
+    lexer = _Lexer(source, 0, strict=False)
+    while lexer.at < len(source):
+        lexer.read_token()
+    return Tokens(lexer.tokens, lexer.stray)
+
+
+def split_template(text: str) -> tuple[str | Placeholder, ...]:
+    """The text as an alternation of plain pieces and placeholders; a text without `{{` is one plain piece."""
+    parts: list[str | Placeholder] = []
+    done = 0
+    while (start := text.find("{{", done)) >= 0:
+        if start > done:
+            parts.append(text[done:start])
+        placeholder = _read_placeholder(text, start)
+        parts.append(placeholder)
+        done = placeholder.end
+    if done < len(text) or not parts:
+        parts.append(text[done:])
+    return tuple(parts)
 
 
 def mentioned_names(tokens: list[Token]) -> tuple[str, ...]:
@@ -304,7 +118,7 @@ def mentioned_names(tokens: list[Token]) -> tuple[str, ...]:
 
 
 def free_names(tokens: list[Token]) -> tuple[str, ...]:
-    """The names that come from outside, for people to be told about; sorted."""
+    """The names that come from outside, for messages; sorted."""
     regions: dict[str, list[_Region]] = {}
     for region in _regions(tokens):
         regions.setdefault(region.name, []).append(region)
@@ -312,11 +126,137 @@ def free_names(tokens: list[Token]) -> tuple[str, ...]:
     for index, token in enumerate(tokens):
         if token.kind != "word" or token.text in RESERVED or token.text in GLOBALS or "\\" in token.text:
             continue
-        if _is_property(tokens, index) or _is_key(tokens, index) or _is_method_word(tokens, index):
+        if (
+            _is_property(tokens, index)
+            or _is_key(tokens, index)
+            or _is_accessor_word(tokens, index)
+            or _is_of(tokens, index)
+        ):
             continue
         if not any(region.first <= index <= region.last for region in regions.get(token.text, ())):
             found.add(token.text)
     return tuple(sorted(found))
+
+
+def line_and_column(source: str, offset: int) -> tuple[int, int]:
+    """Line and column of an offset, both from 1."""
+    return source.count("\n", 0, offset) + 1, offset - source.rfind("\n", 0, offset)
+
+
+def _read_placeholder(text: str, start: int) -> Placeholder:
+    """The expression is JavaScript: a `}}` inside a string, a regex or brackets does not end it."""
+    lexer = _Lexer(text, start + 2, strict=True)
+    tokens = lexer.tokens
+    while lexer.open or not text.startswith("}}", lexer.at):
+        if lexer.at < len(text):
+            lexer.read_token()
+        elif lexer.open:
+            opener = tokens[lexer.open[-1]]
+            raise TemplateError(f"the {opener.text} is not closed before the text ends", opener.at)
+        else:
+            raise TemplateError("{{ has no }}; to write the braces themselves, write {{ '{{' }}", start)
+    stop = lexer.at
+    filters: list[str] = []
+    while len(tokens) >= 2 and tokens[-1].text in FILTERS and (tokens[-2].kind, tokens[-2].text) == ("mark", "|"):
+        filters.insert(0, tokens.pop().text)
+        stop = tokens.pop().at
+    if not tokens:
+        raise TemplateError("there is no expression between {{ and }}", start)
+    inner = text[start + 2 : stop]
+    lead = len(inner) - len(inner.lstrip())
+    return Placeholder(start, lexer.at + 2, inner.strip(), start + 2 + lead, tuple(filters))
+
+
+class _Lexer:
+    """Reads one token after the other. `strict`: what is not closed, or not opened, is a TemplateError at once.
+
+    Nesting is kept in lists, so that depth costs no Python stack.
+    """
+
+    def __init__(self, source: str, at: int, *, strict: bool) -> None:
+        self.at = at
+        self.tokens: list[Token] = []
+        self.open: list[int] = []  # the brackets not closed yet, by the indexes of their tokens
+        self.stray = -1
+        self._source = source
+        self._strict = strict
+        self._templates: list[int] = []  # the template literals not closed yet, by offset
+
+    def read_token(self) -> None:
+        start = self.at
+        if self._source[start] == "/" and self._may_begin_regex() and (regex := _REGEX.match(self._source, start)):
+            self.at = regex.end()
+            self._add("regex", regex[0], start)
+            return
+        match = _TOKEN.match(self._source, start)
+        assert match, "the last alternative takes any character"
+        kind, text = str(match.lastgroup), match[0]
+        self.at = match.end()
+        if text == "`":
+            self._templates.append(start)
+            self._read_template_text(start)
+        elif kind != "space":
+            self._add(kind, text, start)
+        if kind == "mark" and text in ("(", "[", "{"):
+            self.open.append(len(self.tokens) - 1)
+        elif kind == "mark" and text in _CLOSERS:
+            self._close(text, start)
+        elif kind == "mark" and text in ("'", '"'):
+            self._refuse("the string that begins here does not end on its line", start)
+
+    def _add(self, kind: str, text: str, start: int) -> None:
+        self.tokens.append(Token(kind, text, start, self.open[-1] if self.open else -1))
+
+    def _may_begin_regex(self) -> bool:
+        if not self.tokens:
+            return True
+        last = self.tokens[-1]
+        if last.kind == "word":
+            is_keyword = last.text in _BEFORE_REGEX or _is_of(self.tokens, len(self.tokens) - 1)
+            return is_keyword and not _is_property(self.tokens, len(self.tokens) - 1)
+        return last.kind == "mark" and last.text not in (")", "]", "}", "++", "--")
+
+    def _read_template_text(self, start: int) -> None:
+        """Reads a template literal on to its end, or to the next `${`, whose inside is read as any other code."""
+        match = _TEMPLATE_TEXT.match(self._source, self.at)
+        end = match.end() if match else self.at
+        self._add("template", self._source[start:end], start)
+        if self._source.startswith("${", end):
+            self._add("mark", "${", end)
+            self.open.append(len(self.tokens) - 1)
+            self.at = end + 2
+            return
+        template = self._templates.pop()
+        if not self._source.startswith("`", end):
+            self._refuse("the ` is not closed before the text ends", template)
+        self.at = end + 1
+
+    def _close(self, text: str, start: int) -> None:
+        opener = self.tokens[self.open[-1]] if self.open else None
+        if opener is None or opener.text[-1] != _CLOSERS[text]:
+            self.stray = start if self.stray < 0 else self.stray
+            if opener is None:
+                self._refuse(f"the {text} closes nothing", start)
+            else:
+                self._refuse(f"the {opener.text} is not closed before this {text}", opener.at)
+            return
+        first, last = self.open.pop(), len(self.tokens) - 1
+        self.tokens[last] = self.tokens[last]._replace(partner=first, around=opener.around)
+        self.tokens[first] = opener._replace(partner=last)
+        if opener.text == "${":
+            self._read_template_text(self.at)
+
+    def _refuse(self, message: str, at: int) -> None:
+        if self._strict:
+            raise TemplateError(message, at)
+
+
+class _Region(NamedTuple):
+    """A declared name and the tokens among which it hides one from outside."""
+
+    name: str
+    first: int
+    last: int
 
 
 def _text_at(tokens: list[Token], index: int) -> str:
@@ -349,11 +289,13 @@ def _is_method(tokens: list[Token], opener: int) -> bool:
     return closer >= 0 and _text_at(tokens, closer + 1) == "{"
 
 
-def _is_method_word(tokens: list[Token], index: int) -> bool:
+def _is_accessor_word(tokens: list[Token], index: int) -> bool:
     following = index + 1 < len(tokens) and tokens[index + 1].kind == "word"
-    if tokens[index].text in ("get", "set"):
-        return following and _text_at(tokens, index - 1) in ("{", ",", "}", ";")
-    # In `for (x of y)` it stands after a name or a pattern, where a name of its own cannot stand.
+    return tokens[index].text in ("get", "set") and following and _text_at(tokens, index - 1) in ("{", ",", "}", ";")
+
+
+def _is_of(tokens: list[Token], index: int) -> bool:
+    """The `of` of `for (x of y)`: it stands after a name or a pattern, where a name of its own cannot stand."""
     before = tokens[index - 1] if index else None
     return tokens[index].text == "of" and before is not None and (before.kind == "word" or before.text in ("]", "}"))
 

@@ -81,6 +81,8 @@ JSON = st.recursive(
         ("{{ (() => { if (true) { return {a: 1} } })().a }}", 1),
         ("{{ typeof /}}/ }}", "object"),
         ("{{ ({in: 4}).in / 2 }}", 2),
+        ("{{ [8].map(of => of / 2 /* }} */)[0] }}", 4),
+        ("{{ (() => { for (const x of /}}/.exec('}}')) return x })() }}", "}}"),
     ],
 )
 def test_an_expression_ends_where_javascript_says_it_ends(text: str, value: object) -> None:
