@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from sidecar.errors import ExpressionError
-from sidecar.state import javascript, realm
+from sidecar.state import javascript
 from sidecar.state.javascript import GLOBALS, RESERVED, line_and_column
-from sidecar.state.script_process import WorkerLost, WorkerProcess
+from sidecar.state.script_process import WorkerLost, WorkerProcess, realm_source
 from sidecar.state.script_worker import CHECK, MEMORY, REALM_LINE, UNSURE, VALUE, Engine, Request
 from sidecar.state.values import LARGEST
 
@@ -95,7 +95,7 @@ class Script:
             memory_limit = round(self.memory_limit_mb * 1024 * 1024)
             self.generation += 1
             if self._in_process:
-                self._engine = Engine(realm.source(), self.time_limit_s, memory_limit, lambda _: None)
+                self._engine = Engine(realm_source(), self.time_limit_s, memory_limit, lambda _: None)
             else:
                 self._engine = WorkerProcess(self.time_limit_s, memory_limit)
         return self._engine

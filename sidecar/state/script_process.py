@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import select
 import signal
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import _quickjs  # type: ignore[import-not-found]
 
-from sidecar.state import realm, script_worker
+from sidecar.state import script_worker
+from sidecar.state.javascript import GLOBALS
 from sidecar.state.script_worker import FRAME_BYTES, PATIENCE, REPLY, REQUEST, Request
 
 # Variables without which some interpreters do not start. Nothing else goes there; and dates are UTC everywhere.
@@ -25,6 +28,13 @@ _BYTES_PER_S = 1_000_000
 # To be woken takes longer than most expressions do: look this often (a tenth of a millisecond) before going to sleep.
 _GLANCES = 150
 _EXIT_S = 5.0  # from the end of its connection to that of the process
+
+
+@functools.cache
+def realm_source() -> str:
+    """What a fresh engine evaluates first."""
+    realm = Path(__file__).with_name("realm.js").read_text(encoding="utf-8")
+    return f"{realm.rstrip()}({json.dumps(sorted(GLOBALS))})"
 
 
 class WorkerLost(Exception):  # noqa: N818 - it says what happened
@@ -60,7 +70,7 @@ class WorkerProcess:
         poll = select.poll()  # not select, which knows no descriptor above 1023
         poll.register(ours, select.POLLIN)
         self._look = poll.poll
-        source = realm.source().encode()
+        source = realm_source().encode()
         header = REQUEST.pack(b"i", round(time_limit_s * 1000), memory_limit, len(source), 0, 0)
         self._send(header + source)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.errors import ExpressionError
-from sidecar.state import realm
 from sidecar.state.script import Script
+from sidecar.state.script_process import realm_source
 from sidecar.state.script_worker import RUN, UNSURE, VALUE, Engine, Request
 from sidecar.state.values import glimpse, plain, same, truthy
 from sidecar.state.world import Returns, World
@@ -508,7 +508,7 @@ def test_a_failed_transaction_leaves_nothing_in_the_engine(script: Script, world
 
 
 def test_a_change_that_fails_half_way_is_not_built_upon() -> None:
-    engine = Engine(realm.source(), 0.25, 64 << 20, lambda _: None)
+    engine = Engine(realm_source(), 0.25, 64 << 20, lambda _: None)
     code = "-(function (x) { return [x] })"
     good = '[["set","x",1],["set","x",2]]'
     assert engine.handle(Request(RUN, 1, 1, code, good, '["x"]')) == (VALUE, "[2]")

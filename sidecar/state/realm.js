@@ -1,12 +1,7 @@
-"""The JavaScript that makes a fresh engine the world of one run: frozen, without a clock, holding the run's values."""
-
-from __future__ import annotations
-
-from sidecar.state.javascript import GLOBALS
-
-# Evaluated once per realm. It gives back one function, which gives the realm's three entries by name.
-_TEXT = r"""
-(() => {
+// Makes a fresh engine the world of one run: frozen, without a clock, holding the run's values. `globals` are the names
+// that expressions may use. It is evaluated once for each world, and returns a function that gives the realm's three
+// entries by name.
+((globals) => {
 "use strict";
 const { freeze, defineProperty, getPrototypeOf, hasOwn, values: valuesOf, keys: keysOf } = Object;
 const { ownKeys, getOwnPropertyDescriptor, construct } = Reflect;
@@ -38,7 +33,7 @@ for (const one of callables) {
   defineProperty(getPrototypeOf(one), "constructor", { value: NO_CODE, writable: false, configurable: false });
 }
 
-const keep = new Set(__GLOBALS__);
+const keep = new Set(globals);
 const hidden = [
   ...callables.map(getPrototypeOf), getPrototypeOf([][Symbol.iterator]()), getPrototypeOf(new Map().entries()),
   getPrototypeOf(new Set().values()), getPrototypeOf(""[Symbol.iterator]()), getPrototypeOf("".matchAll(/x/g)),
@@ -109,12 +104,12 @@ const held = new Map();
 const programs = new Map();
 let before = null;
 
-function settle(value) {
+function deepFreeze(value) {
   if (typeof value !== "object" || value === null) return value;
   const inside = isArray(value) ? value : valuesOf(value);
   for (let i = 0; i < inside.length; i++) {
     const one = inside[i];
-    if (typeof one === "object" && one !== null) settle(one);
+    if (typeof one === "object" && one !== null) deepFreeze(one);
   }
   return freeze(value);
 }
@@ -160,10 +155,10 @@ function remember(key) {
 }
 
 const operations = {
-  set(key, value, odd) { remember(key); held.set(key, settle(restore(value, odd))); },
+  set(key, value, odd) { remember(key); held.set(key, deepFreeze(restore(value, odd))); },
   patch(key, path, value, odd) {
     remember(key);
-    held.set(key, patched(held.get(key), path, 0, settle(restore(value, odd))));
+    held.set(key, patched(held.get(key), path, 0, deepFreeze(restore(value, odd))));
   },
   remove(key) { remember(key); held.delete(key); },
   clear() { held.clear(); before = null; },
@@ -289,10 +284,4 @@ const entries = {
   define(number, code, own) { programs.set(number, { code, own }); },
 };
 return (name) => entries[name];
-})()
-"""
-
-
-def source() -> str:
-    """What to evaluate in a fresh engine."""
-    return _TEXT.replace("__GLOBALS__", "[" + ",".join(f'"{name}"' for name in sorted(GLOBALS)) + "]")
+})
