@@ -1,27 +1,49 @@
-"""The one JavaScript evaluator: sources are compiled once and run many times, in a process that may die of them."""
+"""The JavaScript evaluator: expressions are compiled once and run many times, in a process that may die of them.
+
+`World` runs them on the values of a run. Simple conditions need no engine, and are evaluated here.
+"""
 
 from __future__ import annotations
 
+import operator
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from sidecar.errors import ExpressionError
 from sidecar.state import javascript
-from sidecar.state.javascript import GLOBALS, RESERVED, line_and_column
+from sidecar.state.javascript import GLOBALS, RESERVED, Token, line_and_column
 from sidecar.state.script_process import WorkerLost, WorkerProcess, realm_source
 from sidecar.state.script_worker import CHECK, MEMORY, REALM_LINE, UNSURE, VALUE, Engine, Request
 from sidecar.state.values import LARGEST
 
-if TYPE_CHECKING:
-    from sidecar.state.javascript import Token
+Simple = tuple[Any, ...]  # an expression that needs no engine: an operator and its operands
 
-
-_MOST_PROGRAMS = 4096
+_MOST_EXPRESSIONS = 4096
 _CHECKS = 0  # the world in which syntax is checked and nothing runs
-_DIED = "the evaluator's process died twice over it"
+_LONGEST_SOURCE = 256 * 1024
+_LONGEST_MESSAGE = 500
+# Code that can see that a value is frozen without failing, or can swallow the failure: it gets copies at once.
+_SEES_FROZEN = frozenset(["try", "Reflect", "Proxy", "isFrozen", "isSealed", "isExtensible"])
+# In the engine's messages the place where code was read is bare, and the place where it ran in brackets.
+_READ_AT = re.compile(r"^<input>:([0-9]+):([0-9]+)")
+_RAN_AT = re.compile(r"\(<input>:([0-9]+):([0-9]+)\)")
+_STACK = "\n    at "
+_LINES_BEFORE_SOURCE = 1  # in what the engine reads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expression:
+    """A compiled expression. `names` is what it takes from outside; `bound` what it is given, some in vain."""
+
+    source: str
+    names: tuple[str, ...]
+    bound: tuple[str, ...]
+    code: str
+    number: int
+    simple: Simple | None = None  # for `evaluate_simple`
 
 
 class Script:
@@ -38,7 +60,7 @@ class Script:
         self.generation = 0  # counts the engines: a new one knows nothing
         self._in_process = not worker
         self._engine: WorkerProcess | Engine | None = None
-        self._programs: dict[str, Expression] = {}
+        self._expressions: dict[str, Expression] = {}
         self._worlds = _CHECKS
         self._numbers = 0
 
@@ -61,18 +83,14 @@ class Script:
     def compile(self, source: str) -> Expression:
         """An expression, a bare object literal, or the body of a function with `return`; else ExpressionError."""
         with self.lock:
-            known = self._programs.get(source)
+            known = self._expressions.get(source)
             if known is not None:
                 return known
-            reading = _read_source(source)
-            code = self._checked(reading)
-            self._numbers += 1
-            marked = ("+" if reading.watchful else "-") + code
-            made = Expression(source, reading.names, reading.bound, marked, self._numbers, reading.simple)
-            if len(self._programs) >= _MOST_PROGRAMS:
-                self._programs.clear()
-            self._programs[source] = made
-            return made
+            compiled = self._compile(source)
+            if len(self._expressions) >= _MOST_EXPRESSIONS:
+                self._expressions.clear()
+            self._expressions[source] = compiled
+            return compiled
 
     def new_world(self) -> int:
         """The number of a world, under which the engine keeps its values apart from those of every other."""
@@ -101,36 +119,62 @@ class Script:
         return self._engine
 
     def lose(self, lost: WorkerLost, *, again: bool) -> None:
-        """The engine is gone: the next use starts another. An error, unless the same may be asked again."""
+        """The engine is gone: the next use starts another. An error, unless the request may be made again."""
         self._engine = None
         if lost.overdue:
-            raise _too_slow(self.time_limit_s) from None
+            raise self._too_slow() from None
         if not again:
-            raise ExpressionError(_DIED, kind="memory") from None
+            raise ExpressionError("the evaluator's process died twice over it", kind="memory") from None
 
-    def fail(self, status: bytes, text: str, source: str) -> ExpressionError:
-        """The error behind an answer."""
+    def error(self, status: bytes, text: str, source: str) -> ExpressionError:
+        """The error behind an answer of the engine, in words that the expression's author understands."""
         if status == UNSURE:
             return ExpressionError("the values that it reads are too large, or nested too deeply", kind="memory")
-        return _runtime_error(status, text, source, self.time_limit_s, self.memory_limit_mb)
+        message, _, stack = text.partition(_STACK)
+        message = " ".join(message.split())
+        # Where there is no room even for an error, the engine throws null; an expression needs `throw` for that.
+        no_room = message == "Error: thrown: null" and "throw" not in source
+        if status == MEMORY or no_room or message in ("InternalError: out of memory", "InternalError: string too long"):
+            limit = f"{self.memory_limit_mb:g} MiB"
+            return ExpressionError(f"it needed more than {limit} of memory and was ended", kind="memory")
+        if message == "InternalError: interrupted":
+            return self._too_slow()
+        if message == "RangeError: Maximum call stack size exceeded":
+            return ExpressionError("it calls itself too deeply, or is nested too deeply", kind="stack")
+        kind = "value" if message.startswith("TypeError: the result ") else "runtime"
+        line, column = _place_in_source(_RAN_AT, stack, source)
+        shown = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "…"
+        return ExpressionError(shown, kind=kind, line=line, column=column)
 
-    def _checked(self, reading: _Source) -> str:
-        error = self._refused(reading.expression()) or self._refused(reading.counter_check())
-        if error is None:
-            return reading.expression()
-        if reading.may_be_body:
-            body_error = self._refused(reading.body())
-            if body_error is None and reading.stray < 0:
-                return reading.body()
-            error = body_error or error
-        if reading.stray >= 0:
-            line, column = line_and_column(reading.source, reading.stray)
-            message = f"SyntaxError: nothing opens this {reading.source[reading.stray]!r}"
-            raise ExpressionError(message, kind="syntax", line=line, column=column)
-        raise _syntax_error(error, reading.source)
+    def _too_slow(self) -> ExpressionError:
+        return ExpressionError(f"it took longer than {self.time_limit_s:g} s of computing and was ended", kind="time")
 
-    def _refused(self, code: str) -> str | None:
-        """What the engine says against it."""
+    def _compile(self, source: str) -> Expression:
+        found, stray = _checked_tokens(source)
+        bound = javascript.mentioned_names(found)
+        words = {token.text for token in found if token.kind == "word"}
+        last = found[-1]
+        text = source[: last.at] + " " + source[last.at + 1 :] if last.text == ";" else source
+        begin = f'(function({",".join(bound)}){{"use strict";return '
+        # Line breaks around the source, so that a comment at its end swallows nothing of ours.
+        code = f"{begin}(\n{text}\n)}})"
+        # What closes our bracket and opens another, as `1) + (2` does, passes in round brackets, but not in these.
+        problem = self._problem(code) or self._problem(f"{begin}[\n{text}\n]}})")
+        if problem is not None and "return" in words:
+            # A body is in a function of its own, where it may declare a name that it is given from outside.
+            code = f"{begin}(() => {{\n{text}\n}})()}})"
+            body_problem = self._problem(code)
+            problem = body_problem or (problem if stray >= 0 else None)
+        if problem is not None and stray >= 0:
+            raise _error_at(source, stray, f"SyntaxError: nothing opens this {source[stray]!r}")
+        if problem is not None:
+            raise _syntax_error(problem, source)
+        self._numbers += 1
+        marked = ("-" if words.isdisjoint(_SEES_FROZEN) else "+") + code
+        return Expression(source, javascript.free_names(found), bound, marked, self._numbers, _read_simple(found))
+
+    def _problem(self, code: str) -> str | None:
+        """What the engine has against some code."""
         for again in (True, False):
             try:
                 status, text = self.engine().handle(Request(CHECK, _CHECKS, code=code))
@@ -141,410 +185,184 @@ class Script:
         raise AssertionError("lose() raises the second time")
 
 
-# A piece of JavaScript made ready: how it was understood, what it takes from outside, what the engine is to read.
+# Sources and their errors.
 
 
-# Code that can see that a value is frozen without failing, or can swallow the failure: it gets copies at once.
-_WATCHFUL = frozenset(["try", "Reflect", "Proxy", "isFrozen", "isSealed", "isExtensible"])
-_LONGEST_SOURCE = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Expression:
-    """Compiled once, run many times. `names` is what it takes from outside; `bound` what it is given, some in vain."""
-
-    source: str
-    names: tuple[str, ...]
-    bound: tuple[str, ...]
-    code: str
-    number: int
-    simple: Simple | None = None  # how to tell its value without the engine
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """One source and the ways to understand it: as an expression, or, where it has a `return`, as a function's body."""
-
-    source: str
-    names: tuple[str, ...]
-    bound: tuple[str, ...]
-    text: str
-    watchful: bool
-    may_be_body: bool
-    stray: int
-    simple: Simple | None
-
-    def expression(self) -> str:
-        """Line breaks around it, so that a comment at its end swallows nothing of ours."""
-        return f'(function({",".join(self.bound)}){{"use strict";return (\n{self.text}\n)}})'
-
-    def counter_check(self) -> str:
-        """What closes our bracket and opens another, as `1) + (2` does, passes in round brackets, but not in these."""
-        return f'(function({",".join(self.bound)}){{"use strict";return [\n{self.text}\n]}})'
-
-    def body(self) -> str:
-        """In a function of its own, where it may declare a name that it is given from outside."""
-        return f'(function({",".join(self.bound)}){{"use strict";return (() => {{\n{self.text}\n}})()}})'
-
-
-def _read_source(source: str) -> _Source:
-    """Look at a source; ExpressionError where it is nothing that the engine should see."""
+def _checked_tokens(source: str) -> javascript.Tokens:
+    """The tokens of a source; ExpressionError where it is nothing that the engine should see."""
     if len(source) > _LONGEST_SOURCE:
         raise ExpressionError(f"it is longer than {_LONGEST_SOURCE // 1024} KiB", kind="syntax")
     try:
         source.encode()
     except UnicodeEncodeError as error:
-        line, column = line_and_column(source, error.start)
-        raise ExpressionError("half a character is here", kind="syntax", line=line, column=column) from None
+        raise _error_at(source, error.start, "half a character is here") from None
     found = javascript.scan(source)
     if not found.tokens:
-        raise ExpressionError("it is empty", kind="syntax", line=1, column=1)
+        raise _error_at(source, 0, "it is empty")
     for index, token in enumerate(found.tokens):
-        if token.kind == "word" and _waits(found.tokens, index):
-            line, column = line_and_column(source, token.at)
-            raise ExpressionError(
-                f"SyntaxError: {token.text} is not for expressions, they cannot wait",
-                kind="syntax",
-                line=line,
-                column=column,
-            )
-    words = {token.text for token in found.tokens if token.kind == "word"}
-    last = found.tokens[-1]
-    text = source[: last.at] + " " + source[last.at + 1 :] if last.text == ";" else source
-    return _Source(
-        source=source,
-        names=javascript.free_names(found.tokens),
-        bound=javascript.mentioned_names(found.tokens),
-        text=text,
-        watchful=not words.isdisjoint(_WATCHFUL),
-        may_be_body="return" in words,
-        stray=found.stray,
-        simple=_read_simple(found.tokens),
-    )
+        if token.kind == "word" and _is_asynchronous(found.tokens, index):
+            raise _error_at(source, token.at, f"SyntaxError: {token.text} is not for expressions, they cannot wait")
+    return found
 
 
-def _waits(found: list[javascript.Token], index: int) -> bool:
-    """`async` and `import()` leave work behind that nobody would ever do. As names of properties they are harmless."""
+def _is_asynchronous(found: list[Token], index: int) -> bool:
+    """`async` and `import()` leave work behind that nothing would ever do. As names of properties they are harmless."""
     text = found[index].text
     if text not in ("async", "import") or (index and found[index - 1].text in (".", "?.")):
         return False
     following = found[index + 1] if index + 1 < len(found) else None
-    if following is None:
-        return False
-    return following.kind == "word" or following.text in ("(", "*", "[", "=>", ".", "#")
+    return following is not None and (following.kind == "word" or following.text in ("(", "*", "[", "=>", ".", "#"))
 
 
-# Expressions that need no engine: a look at a value, comparisons, `&&`, `||` and `!`, evaluated here where JavaScript
-# could only agree. Most conditions of a workflow are of this kind, and the other process costs fifty times as much.
-#
-# Whatever could come out otherwise there is Unsure, and the engine is asked: a name or a property that is missing,
-# types that would be converted, numbers that JavaScript does not hold exactly, lists and objects as a result.
-#
-
-
-Look = Callable[[str], Any]  # the value of a name; KeyError where there is none
-Simple = Callable[[Look], Any]
-
-_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]+)?")
-_CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
-_SAME = frozenset(["===", "!==", "==", "!="])
-_MOST_TOKENS = 64  # brackets, and what they come to, are calls inside calls
-_ORDER = frozenset(["<", ">", "<=", ">="])
-
-
-class Unsure(Exception):  # noqa: N818 - it says what is the case
-    """Only the engine can tell."""
-
-
-def _read_simple(tokens: list[Token]) -> Simple | None:
-    """How to tell the value of an expression; None where it is none of this kind."""
-    found = tokens[:-1] if tokens and tokens[-1].text == ";" else tokens
-    if len(found) > _MOST_TOKENS:
-        return None
-    try:
-        reader = _SimpleReader(found)
-        value = reader.either()
-    except (Unsure, IndexError):
-        return None
-    return _primitive(value) if reader.at == len(found) else None
-
-
-class _SimpleReader:
-    """One pass over the tokens, a method for each level of precedence."""
-
-    def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = tokens
-        self.at = 0
-
-    def either(self) -> Simple:
-        value = self._both()
-        while self._takes("||"):
-            value = _or(value, self._both())
-        return value
-
-    def _both(self) -> Simple:
-        value = self._same()
-        while self._takes("&&"):
-            value = _and(value, self._same())
-        return value
-
-    def _same(self) -> Simple:
-        value = self._ordered()
-        while self._mark() in _SAME:
-            mark = self._next().text
-            value = _equal(value, self._ordered(), exact=len(mark) == 3, wanted=mark[0] == "=")
-        return value
-
-    def _ordered(self) -> Simple:
-        value = self._one()
-        while self._mark() in _ORDER:
-            mark = self._next().text
-            one, other = value, self._one()
-            if mark[0] == ">":
-                one, other = other, one
-            value = _below(one, other, or_equal=len(mark) == 2)
-        return value
-
-    def _one(self) -> Simple:
-        if self._takes("!"):
-            return _not(self._one())
-        if self._takes("("):
-            value = self.either()
-            if not self._takes(")"):
-                raise Unsure
-            return self._inside(value)
-        token = self._next()
-        if token.kind == "number" and _NUMBER.fullmatch(token.text):
-            return _constant(float(token.text) if "." in token.text else int(token.text))
-        if token.kind == "string" and "\\" not in token.text:
-            return _constant(token.text[1:-1])
-        if token.kind != "word" or "\\" in token.text:
-            raise Unsure
-        if token.text in _CONSTANTS:
-            return _constant(_CONSTANTS[token.text])
-        if token.text in RESERVED or token.text in GLOBALS:
-            raise Unsure
-        name = token.text
-        return self._inside(lambda look: look(name))
-
-    def _inside(self, value: Simple) -> Simple:
-        """Properties and items behind a value."""
-        while True:
-            if self._takes("."):
-                value = _property(value, self._word())
-            elif self._takes("["):
-                value = _item(value, self._index())
-            else:
-                return value
-
-    def _word(self) -> str:
-        token = self._next()
-        # An object of JavaScript has some of these without anybody having put them there.
-        if token.kind != "word" or "\\" in token.text or token.text.startswith("__"):
-            raise Unsure
-        return token.text
-
-    def _index(self) -> int:
-        token = self._next()
-        if token.kind != "number" or not token.text.isdecimal() or not _NUMBER.fullmatch(token.text):
-            raise Unsure
-        if not self._takes("]"):
-            raise Unsure
-        return int(token.text)
-
-    def _next(self) -> Token:
-        token = self._tokens[self.at]
-        self.at += 1
-        return token
-
-    def _mark(self) -> str:
-        here = self._tokens[self.at] if self.at < len(self._tokens) else None
-        return here.text if here is not None and here.kind == "mark" else ""
-
-    def _takes(self, mark: str) -> bool:
-        found = self._mark() == mark
-        self.at += found
-        return found
-
-
-def _constant(value: Any) -> Simple:
-    return lambda _: value
-
-
-def _property(of: Simple, name: str) -> Simple:
-    def value(look: Look) -> Any:
-        found = of(look)
-        if type(found) is dict:
-            return found[name]  # KeyError: undefined there, or a property that all objects have
-        if type(found) is list and name == "length":
-            return len(found)
-        raise Unsure
-
-    return value
-
-
-def _item(of: Simple, index: int) -> Simple:
-    def value(look: Look) -> Any:
-        found = of(look)
-        if type(found) is list and index < len(found):
-            return found[index]
-        raise Unsure
-
-    return value
-
-
-def _or(one: Simple, other: Simple) -> Simple:
-    def value(look: Look) -> Any:
-        first = one(look)
-        return first if _holds(first) else other(look)
-
-    return value
-
-
-def _and(one: Simple, other: Simple) -> Simple:
-    def value(look: Look) -> Any:
-        first = one(look)
-        return other(look) if _holds(first) else first
-
-    return value
-
-
-def _not(of: Simple) -> Simple:
-    return lambda look: not _holds(of(look))
-
-
-def _equal(one: Simple, other: Simple, *, exact: bool, wanted: bool) -> Simple:
-    def value(look: Look) -> bool:
-        first, second = _known(one(look)), _known(other(look))
-        first_kind, second_kind = _kind(first), _kind(second)
-        if first_kind is second_kind:
-            return (first == second) is wanted
-        if not exact:  # they would be converted
-            raise Unsure
-        return not wanted
-
-    return value
-
-
-def _below(one: Simple, other: Simple, *, or_equal: bool) -> Simple:
-    def value(look: Look) -> bool:
-        first, second = _known(one(look)), _known(other(look))
-        kind = _kind(first)
-        # Texts are ordered by halves of characters there, which is another order beyond ASCII.
-        if kind is not _kind(second) or kind not in (int, str):
-            raise Unsure
-        if kind is str and not (first.isascii() and second.isascii()):
-            raise Unsure
-        return bool(first <= second) if or_equal else bool(first < second)
-
-    return value
-
-
-def _primitive(of: Simple) -> Simple:
-    def value(look: Look) -> Any:
-        found = _known(of(look))
-        if type(found) is float and found.is_integer():  # it would come back as an integer
-            raise Unsure
-        return found
-
-    return value
-
-
-def _known(value: Any) -> Any:
-    """A value that is the same on both sides, or Unsure."""
-    kind = type(value)
-    if value is None or kind is bool:
-        return value
-    if kind is int and -LARGEST <= value <= LARGEST:
-        return value
-    if kind is float and value - value == 0:  # finite
-        return value
-    if kind is str and (value.isascii() or _is_whole(value)):
-        return value
-    raise Unsure
-
-
-def _holds(value: Any) -> bool:
-    if type(value) is dict or type(value) is list:
-        return True
-    return bool(_known(value))
-
-
-def _kind(value: Any) -> type:
-    kind = type(value)
-    return int if kind is float else kind
-
-
-def _is_whole(text: str) -> bool:
-    """Without halves of characters, which would be joined there."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-# What the engine says about a failed expression, as an error that its author understands.
-
-
-# Where code was read is said bare, where it ran in brackets; a JSON text that it read is said bare, too.
-_READ = re.compile(r"^<input>:([0-9]+):([0-9]+)")
-_RAN = re.compile(r"\(<input>:([0-9]+):([0-9]+)\)")
-_STACK = "\n    at "
-# Before the source in what the engine reads: one line.
-PROLOGUE_LINES = 1
-_LONGEST_MESSAGE = 500
-
-
-def _too_slow(time_limit_s: float) -> ExpressionError:
-    """It was ended at its limit."""
-    return ExpressionError(f"it took longer than {time_limit_s:g} s of computing and was ended", kind="time")
-
-
-def _too_large(memory_limit_mb: float) -> ExpressionError:
-    """It was ended at its limit."""
-    return ExpressionError(f"it needed more than {memory_limit_mb:g} MiB of memory and was ended", kind="memory")
-
-
-def _runtime_error(
-    status: bytes, text: str, source: str, time_limit_s: float, memory_limit_mb: float
-) -> ExpressionError:
-    """The error behind what the engine said."""
-    said, _, stack = text.partition(_STACK)
-    said = " ".join(said.split())
-    # Where there is no room even for an error, the engine throws null; an expression has to say `throw` for that.
-    no_room = said == "Error: thrown: null" and "throw" not in source
-    if status == MEMORY or no_room or said in ("InternalError: out of memory", "InternalError: string too long"):
-        return _too_large(memory_limit_mb)
-    if said == "InternalError: interrupted":
-        return _too_slow(time_limit_s)
-    if said == "RangeError: Maximum call stack size exceeded":
-        return ExpressionError("it calls itself too deeply, or is nested too deeply", kind="stack")
-    kind = "value" if said.startswith("TypeError: the result ") else "runtime"
-    line, column = _place_in_source(_RAN, stack, source)
-    shown = said if len(said) <= _LONGEST_MESSAGE else said[:_LONGEST_MESSAGE] + "…"
-    return ExpressionError(shown, kind=kind, line=line, column=column)
+def _error_at(source: str, offset: int, message: str) -> ExpressionError:
+    line, column = line_and_column(source, offset)
+    return ExpressionError(message, kind="syntax", line=line, column=column)
 
 
 def _syntax_error(text: str, source: str) -> ExpressionError:
-    """The error behind what the engine said about source that it cannot read."""
-    said, _, stack = text.partition(_STACK)
-    if said.startswith("InternalError: out of memory"):
+    """The error behind the engine's message about source that it cannot read."""
+    message, _, stack = text.partition(_STACK)
+    if message.startswith("InternalError: out of memory"):
         return ExpressionError("SyntaxError: it is too long", kind="syntax")
-    if said.startswith(("RangeError", "InternalError")):
+    if message.startswith(("RangeError", "InternalError")):
         return ExpressionError("SyntaxError: it is nested too deeply", kind="syntax")
-    line, column = _place_in_source(_READ, stack, source)
-    frame = _READ.search(stack)
+    line, column = _place_in_source(_READ_AT, stack, source)
+    frame = _READ_AT.search(stack)
     lines = source.rstrip().split("\n")
-    if frame and int(frame[1]) > len(lines) + PROLOGUE_LINES:
+    if frame and int(frame[1]) > len(lines) + _LINES_BEFORE_SOURCE:
         end = len(lines[-1]) + 1
         return ExpressionError("SyntaxError: it ends too early", kind="syntax", line=len(lines), column=end)
-    return ExpressionError(" ".join(said.split()), kind="syntax", line=line, column=column)
+    return ExpressionError(" ".join(message.split()), kind="syntax", line=line, column=column)
 
 
 def _place_in_source(frame: re.Pattern[str], stack: str, source: str) -> tuple[int | None, int | None]:
-    """Line and column inside the source of the innermost frame that is there."""
-    lines = source.split("\n")
+    """Line and column of the innermost frame that is inside the source."""
     for match in frame.finditer(stack):
         line, column = int(match[1]), int(match[2])
         if line > REALM_LINE:
             continue
-        line -= PROLOGUE_LINES
-        return (line, column) if 1 <= line <= len(lines) else (None, None)
+        line -= _LINES_BEFORE_SOURCE
+        return (line, column) if 1 <= line <= source.count("\n") + 1 else (None, None)
     return None, None
+
+
+# Evaluation without the engine. Most conditions of a workflow look at a value, compare it, and use `&&`, `||` and `!`:
+# those are evaluated here, since a request to another process takes fifty times as long. Whatever could come out
+# differently in JavaScript is a LookupError, and the engine evaluates it: a name or a property that is missing, types
+# that would be converted, numbers that JavaScript does not hold exactly, lists and objects as a result.
+
+_PRECEDENCE = (("||",), ("&&",), ("===", "!==", "==", "!="), ("<", ">", "<=", ">="))
+_ORDERS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]+)?")
+_CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_MOST_TOKENS = 64  # brackets become calls inside calls
+
+
+def evaluate_simple(simple: Simple, look: Callable[[str], Any]) -> Any:
+    """The value of a simple expression; `look` gives the value of a name. LookupError: only the engine can tell."""
+    value = _primitive(_evaluate(simple, look))
+    if type(value) is float and value.is_integer():  # it would come back as an integer
+        raise LookupError
+    return value
+
+
+def _read_simple(tokens: list[Token]) -> Simple | None:
+    """An expression as nested tuples, operator first; None where it is not simple."""
+    rest = [token for token in reversed(tokens) if token.text != ";"]
+    if len(rest) > _MOST_TOKENS:
+        return None
+    try:
+        simple = _read_operators(rest, 0)
+    except LookupError:  # it is something else, or there are no more tokens
+        return None
+    return None if rest else simple
+
+
+def _read_operators(rest: list[Token], level: int) -> Simple:
+    """The operators of one precedence, from the left; the next token is the last of `rest`."""
+    if level == len(_PRECEDENCE):
+        return _read_operand(rest)
+    found = _read_operators(rest, level + 1)
+    while rest and rest[-1].kind == "mark" and rest[-1].text in _PRECEDENCE[level]:
+        found = (rest.pop().text, found, _read_operators(rest, level + 1))
+    return found
+
+
+def _read_operand(rest: list[Token]) -> Simple:
+    kind, text = rest.pop()[:2]
+    if kind == "mark" and text == "!":
+        return ("!", _read_operand(rest))
+    if kind == "number" and _NUMBER.fullmatch(text):
+        return ("constant", float(text) if "." in text else int(text))
+    if kind == "string" and "\\" not in text:
+        return ("constant", text[1:-1])
+    if kind == "mark" and text == "(":
+        found = _read_operators(rest, 0)
+        if rest.pop().text != ")":
+            raise LookupError
+    elif kind != "word" or text in RESERVED or text in GLOBALS or "\\" in text:
+        return ("constant", _CONSTANTS[text])
+    else:
+        found = ("name", text)
+    while rest and rest[-1].kind == "mark" and rest[-1].text == ".":
+        rest.pop()
+        kind, text = rest.pop()[:2]
+        if kind != "word" or text.startswith(("__", "\\")):  # every object has some that begin with __
+            raise LookupError
+        found = (".", found, text)
+    return found
+
+
+def _evaluate(simple: Simple, look: Callable[[str], Any]) -> Any:
+    mark, operand = simple[:2]
+    if mark == "constant":
+        return operand
+    if mark == "name":
+        return look(operand)
+    value = _evaluate(operand, look)
+    if mark == ".":
+        if type(value) is list and simple[2] == "length":
+            return len(value)
+        if type(value) is dict:
+            return value[simple[2]]  # KeyError: undefined there, or a property that all objects have
+        raise LookupError
+    if mark == "!":
+        return not _is_true(value)
+    if mark in ("||", "&&"):
+        return value if _is_true(value) is (mark == "||") else _evaluate(simple[2], look)
+    return _compare(mark, _primitive(value), _primitive(_evaluate(simple[2], look)))
+
+
+def _compare(mark: str, one: Any, other: Any) -> bool:
+    is_alike = _kind(one) is _kind(other)
+    if mark in ("===", "!=="):
+        return (is_alike and one == other) is (mark == "===")
+    if not is_alike:  # they would be converted
+        raise LookupError
+    if mark in ("==", "!="):
+        return (one == other) is (mark == "==")
+    # Texts are ordered by halves of characters there, which is another order beyond ASCII.
+    if _kind(one) is int or (type(one) is str and one.isascii() and other.isascii()):
+        return bool(_ORDERS[mark](one, other))
+    raise LookupError
+
+
+def _kind(value: Any) -> type:
+    return int if type(value) is float else type(value)
+
+
+def _is_true(value: Any) -> bool:
+    return type(value) in (dict, list) or bool(_primitive(value))
+
+
+def _primitive(value: Any) -> Any:
+    """A value that is the same in both languages, or LookupError."""
+    kind = type(value)
+    if value is None or kind is bool or (kind is int and -LARGEST <= value <= LARGEST):
+        return value
+    if kind is float and value - value == 0:  # finite
+        return value
+    # Halves of characters would be joined there.
+    if kind is str and (value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)):
+        return value
+    raise LookupError

@@ -8,15 +8,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sidecar.state.script import Unsure
+from sidecar.state.script import evaluate_simple
 from sidecar.state.script_process import WorkerLost
 from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, Request
 from sidecar.state.values import Path, pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from sidecar.state.script import Expression, Look, Script
+    from sidecar.state.script import Expression, Script
 
 # A name of the world, and a path inside its value.
 Ref = tuple[str | int, ...]
@@ -133,17 +133,17 @@ class World:
         """
         if program.simple is not None and not bind:
             try:
-                return program.simple(self._look(extra))
-            except (Unsure, KeyError):
-                pass  # the engine knows, or can say what is wrong
+                return evaluate_simple(program.simple, self._look(extra))
+            except LookupError:
+                pass  # the engine can tell, or has an error for it
         with self._script.lock:
             keys: _Names = set()
             arguments = self._arguments(program, extra or {}, bind or {}, keys)
             status, text = self._ask(program, arguments, keys)
         if status != VALUE:
-            raise self._script.fail(status, text, program.source)
+            raise self._script.error(status, text, program.source)
         if text.startswith("e"):
-            raise self._script.fail(status, text[1:], program.source)
+            raise self._script.error(status, text[1:], program.source)
         return unpack(text)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class World:
                 self._script.engine().handle(Request(DROP, self._number))
             self._generation = -1
 
-    def _look(self, extra: Mapping[str, object] | None) -> Look:
+    def _look(self, extra: Mapping[str, object] | None) -> Callable[[str], Any]:
         values, aliases = self._values, self._aliases
         if not extra:
             return lambda name: values[aliases.get(name, name)]
