@@ -36,12 +36,11 @@ class ExpressionError(SidecarError):
 
 
 class TemplateError(ExpressionError):
-    """A text with `{{ }}` cannot be read or rendered; `offset` is the place in that text, `where` leads to the text."""
+    """A text with `{{ }}` cannot be read or rendered; `offset` is the place in that text."""
 
-    def __init__(self, message: str, offset: int, where: tuple[str | int, ...] = (), *, kind: str = "syntax") -> None:
+    def __init__(self, message: str, offset: int, *, kind: str = "syntax") -> None:
         super().__init__(message, kind=kind)
         self.offset = offset
-        self.where = where
 
 
 class ShellError(SidecarError):

@@ -43,9 +43,9 @@ class Texts:
         """A text with `{{ }}`."""
         return self._once("value", text, template.compile_text)
 
-    def command(self, command: str | tuple[str, ...]) -> ShellCommand[Expression] | ListCommand[Expression]:
+    def command(self, command: str | tuple[str, ...]) -> ShellCommand | ListCommand:
         """A command: a text for the shell, or a list."""
-        found: ShellCommand[Expression] | ListCommand[Expression]
+        found: ShellCommand | ListCommand
         found = self._once("command", command, shell.compile_command)
         return found
 

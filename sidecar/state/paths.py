@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import SidecarError, TemplateError
-from sidecar.state.template import P, Program, Slot, Text, as_key, compile_text
+from sidecar.state.template import Compiler, Run, Slot, as_key, compile_text, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 
 Path = tuple[str | int, ...]
@@ -32,7 +32,7 @@ class PathError(SidecarError):
 
 def parse(text: str) -> Path:
     """The segments of a path; `[0]` is an index, `["a.b"]` and names between dots are keys."""
-    reader: _PathReader[Program] = _PathReader((text,))
+    reader = _PathReader((text,))
     return tuple(segment if isinstance(segment, int) else segment.text for segment in reader.read())
 
 
@@ -63,26 +63,25 @@ def for_writing(path: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class PathTemplate(Generic[P]):
+class PathTemplate:
     """A path some of whose segments come from `{{ }}`."""
 
     text: str
-    segments: tuple[_Segment[P] | int, ...]
+    segments: tuple[_Segment | int, ...]
 
     @property
     def names(self) -> frozenset[str]:
         slots = [slot for segment in self.segments if not isinstance(segment, int) for slot in segment.slots]
-        return frozenset(name for slot in slots for name in slot.program.names)
+        return names_in(slots)
 
-    def resolve(self, run: Callable[[P], Any]) -> Path:
+    def resolve(self, run: Run) -> Path:
         """The path now; a value becomes exactly one segment."""
         return tuple(segment if isinstance(segment, int) else segment.resolve(run) for segment in self.segments)
 
 
-def compile_path(text: str, compiler: Callable[[str], P]) -> PathTemplate[P]:
+def compile_path(text: str, compiler: Compiler) -> PathTemplate:
     """A path as a definition has it. The part before the first `{{ }}` has to lead below raw. or state."""
-    compiled: Text[P] = compile_text(text, compiler)
-    segments = tuple(_PathReader(compiled.parts).read())
+    segments = tuple(_PathReader(compile_text(text, compiler).parts).read())
     fixed: list[str | int] = []
     for segment in segments[:2]:
         if not isinstance(segment, int) and segment.slots:
@@ -97,21 +96,21 @@ def compile_path(text: str, compiler: Callable[[str], P]) -> PathTemplate[P]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment(Generic[P]):
+class _Segment:
     """One key, in pieces; `bracket` if it stood in `[ ]`, where a lone number is an index."""
 
-    pieces: tuple[str | Slot[P], ...]
+    pieces: tuple[str | Slot, ...]
     bracket: bool = False
 
     @property
-    def slots(self) -> list[Slot[P]]:
+    def slots(self) -> list[Slot]:
         return [piece for piece in self.pieces if isinstance(piece, Slot)]
 
     @property
     def text(self) -> str:
         return "".join(piece for piece in self.pieces if isinstance(piece, str))
 
-    def resolve(self, run: Callable[[P], Any]) -> str | int:
+    def resolve(self, run: Run) -> str | int:
         if self.bracket and len(self.pieces) == 1 and isinstance(self.pieces[0], Slot):
             value = self.pieces[0].value(run)
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -120,18 +119,18 @@ class _Segment(Generic[P]):
         return "".join(piece if isinstance(piece, str) else _key(piece, piece.value(run)) for piece in self.pieces)
 
 
-def _key(slot: Slot[P], value: Any) -> str:
+def _key(slot: Slot, value: Any) -> str:
     try:
         return as_key(value)
     except ValueError as error:
         raise TemplateError(f"{slot.hole.shown}: {error}", slot.hole.offset) from error
 
 
-class _PathReader(Generic[P]):
+class _PathReader:
     """Reads a path from characters and slots; a slot is never looked into."""
 
-    def __init__(self, parts: tuple[str | Slot[P], ...]) -> None:
-        self.cells: list[str | Slot[P]] = []
+    def __init__(self, parts: tuple[str | Slot, ...]) -> None:
+        self.cells: list[str | Slot] = []
         for part in parts:
             self.cells.extend(part if isinstance(part, str) else (part,))
         while self.cells and isinstance(self.cells[-1], str) and self.cells[-1].isspace():
@@ -139,8 +138,8 @@ class _PathReader(Generic[P]):
         self.shown = "".join(part if isinstance(part, str) else part.hole.shown for part in parts)
         self.at = 0
 
-    def read(self) -> list[_Segment[P] | int]:
-        segments: list[_Segment[P] | int] = []
+    def read(self) -> list[_Segment | int]:
+        segments: list[_Segment | int] = []
         while self.at < len(self.cells) and self._peek() in (" ", "\t", "\n"):
             self.at += 1
         while True:
@@ -157,11 +156,11 @@ class _PathReader(Generic[P]):
             elif self._peek() != "[":
                 raise self._wrong(f'a key with {self._peek()!r} is written ["…"]')
 
-    def _peek(self) -> str | Slot[P] | None:
+    def _peek(self) -> str | Slot | None:
         return self.cells[self.at] if self.at < len(self.cells) else None
 
-    def _name(self) -> _Segment[P]:
-        pieces: list[str | Slot[P]] = []
+    def _name(self) -> _Segment:
+        pieces: list[str | Slot] = []
         while (cell := self._peek()) is not None and (isinstance(cell, Slot) or _PLAIN.fullmatch(cell)):
             pieces.append(cell)
             self.at += 1
@@ -169,11 +168,11 @@ class _PathReader(Generic[P]):
             raise self._wrong("a name is missing" if self._peek() in (".", None, "[") else f"what is {self._peek()!r}?")
         return _Segment(tuple(pieces))
 
-    def _bracket(self) -> _Segment[P] | int:
+    def _bracket(self) -> _Segment | int:
         self.at += 1
         cell = self._peek()
         if cell in ('"', "'"):
-            segment: _Segment[P] | int = self._quoted(str(cell))
+            segment: _Segment | int = self._quoted(str(cell))
         elif isinstance(cell, Slot):
             self.at += 1
             segment = _Segment((cell,), bracket=True)
@@ -193,9 +192,9 @@ class _PathReader(Generic[P]):
             raise self._wrong('in [ ] stands a number or a key in quotes, as in ["src/a.ts"]')
         return int(digits)
 
-    def _quoted(self, quote: str) -> _Segment[P]:
+    def _quoted(self, quote: str) -> _Segment:
         self.at += 1
-        pieces: list[str | Slot[P]] = []
+        pieces: list[str | Slot] = []
         while (cell := self._peek()) != quote:
             if cell is None:
                 raise self._wrong(f"the {quote} is not closed")
@@ -206,7 +205,7 @@ class _PathReader(Generic[P]):
         self.at += 1
         return _Segment(tuple(pieces))
 
-    def _escape(self) -> str | Slot[P]:
+    def _escape(self) -> str | Slot:
         cell = self._peek()
         if cell is None:
             raise self._wrong("a backslash ends the path")
@@ -229,7 +228,7 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One place that changed: set `value` at `inner` below the top-level `name` (or take it away, if `removed`).
+    """One place that changed: set `value` at `inner` below the top-level `name`.
 
     Whatever contains that place existed before, so a patch can be applied without creating anything on the way.
     """
@@ -237,8 +236,7 @@ class Patch:
     section: str
     name: str
     inner: Path
-    value: Any = None
-    removed: bool = False
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,20 +270,6 @@ def apply(state: dict[str, Any], path: Path, operation: str = "set", value: Any 
     if operation == "merge":
         return _merge(state, path, old, value)
     raise PathError(f"{operation!r} is not an operation; there is: {', '.join(OPERATIONS)}")
-
-
-def remove(state: dict[str, Any], path: Path) -> Change:
-    """The state without what stands at a path; nothing changes where nothing stands. Items of a list move up."""
-    for_writing(path)
-    parent = get(state, path[:-1], _MISSING)
-    if _child(parent, path[-1]) is _MISSING:
-        return Change(state, ())
-    if isinstance(parent, list):
-        index = int(path[-1])
-        return _put(state, path[:-1], parent[:index] + parent[index + 1 :])
-    kept = {key: item for key, item in parent.items() if key != str(path[-1])}
-    changed = _put(state, path[:-1], kept) if len(path) > 2 else Change({**state, str(path[0]): kept}, ())
-    return Change(changed.state, (Patch(str(path[0]), str(path[1]), path[2:], removed=True),))
 
 
 def _append(state: dict[str, Any], path: Path, old: Any, value: Any) -> Change:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import ShellError, TemplateError
 from sidecar.state import shell_rules
 from sidecar.state.javascript import Placeholder, split_template
 from sidecar.state.shell_rules import Analysis, Context, Place
-from sidecar.state.template import P, Slot, as_text, compile_text, filtered
+from sidecar.state.template import Compiler, Run, Slot, as_text, compile_text, filtered, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["Finding", "ListCommand", "Prepared", "ShellCommand", "ShellError", "check", "check_list", "compile_command"]
 
@@ -59,21 +59,21 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled(Generic[P]):
+class _Compiled:
     """A command whose expressions are compiled; `placeholders` are these as they are written."""
 
-    parts: tuple[str | Slot[P], ...]
+    parts: tuple[str | Slot, ...]
     placeholders: tuple[str, ...]
 
     @property
-    def slots(self) -> list[Slot[P]]:
+    def slots(self) -> list[Slot]:
         return [part for part in self.parts if isinstance(part, Slot)]
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(name for slot in self.slots for name in slot.program.names)
+        return names_in(self.slots)
 
-    def prepare(self, run: Callable[[P], Any]) -> Prepared:
+    def prepare(self, run: Run) -> Prepared:
         """The command with the values that its expressions have now."""
         return self.fill([slot.evaluate(run) for slot in self.slots])
 
@@ -83,7 +83,7 @@ class _Compiled(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class ShellCommand(_Compiled[P]):
+class ShellCommand(_Compiled):
     """A text for the shell; it is analysed once, unless `| raw` makes another text of it at every run."""
 
     analysis: Analysis | None
@@ -93,10 +93,10 @@ class ShellCommand(_Compiled[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListCommand(_Compiled[P]):
+class ListCommand(_Compiled):
     """A program and its arguments. The shell only starts it: it finds each argument between quotes."""
 
-    elements: tuple[tuple[str | Slot[P], ...], ...]
+    elements: tuple[tuple[str | Slot, ...], ...]
 
     def fill(self, values: Sequence[Any]) -> Prepared:
         bound = _Bound("".join(part for part in self.parts if isinstance(part, str)))
@@ -116,12 +116,12 @@ class ListCommand(_Compiled[P]):
         return bound.prepared(" ".join(words), is_list=True)
 
 
-def compile_command(command: str | tuple[str, ...], compiler: Callable[[str], P]) -> ShellCommand[P] | ListCommand[P]:
+def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellCommand | ListCommand:
     """A command with its expressions compiled; `check` and `check_list` say what else is wrong with it."""
     if not isinstance(command, str):
         elements = tuple(compile_text(element, compiler).parts for element in command)
         placeholders = tuple(written for text in command for written in _written(text))
-        between: list[str | Slot[P]] = []
+        between: list[str | Slot] = []
         for element in elements:
             between += [*([" "] if between else []), *element]
         return ListCommand(tuple(between), placeholders, elements)
@@ -170,7 +170,7 @@ def _written(text: str) -> list[str]:
     return [text[part.offset : part.end] for part in split_template(text) if isinstance(part, Placeholder)]
 
 
-def _without_programs(parts: Sequence[str | Slot[P]]) -> list[str | Placeholder]:
+def _without_programs(parts: Sequence[str | Slot]) -> list[str | Placeholder]:
     return [part.hole if isinstance(part, Slot) else part for part in parts]
 
 

@@ -1,70 +1,59 @@
-"""Templates: a value with `{{ expressions }}` in its texts, compiled once and rendered many times.
+"""Templates: texts with `{{ expressions }}`, compiled once and rendered many times.
 
 An expression alone in a text stands for its value, whatever its type; blanks around it do not count. Among other
-text it becomes text: a string as it is, null and undefined as nothing, an object or a list as JSON. Lists and
-objects are rendered through and through, but for the keys of objects: those are names, not values.
+text it becomes text: a string as it is, null and undefined as nothing, an object or a list as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from sidecar.errors import ExpressionError, TemplateError
 from sidecar.state.javascript import Placeholder, split_template
+from sidecar.state.script import Expression
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-
-class Program(Protocol):
-    """A compiled expression, as the evaluator gives it."""
-
-    @property
-    def names(self) -> Collection[str]: ...
-
-
-P = TypeVar("P", bound=Program)
-Where = tuple[str | int, ...]
+Compiler = Callable[[str], Expression]
+Run = Callable[[Expression], Any]  # gives the value of an expression
 
 
 @dataclass(frozen=True, slots=True)
-class Slot(Generic[P]):
-    """A hole of a text with the program that fills it."""
+class Slot:
+    """A placeholder of a text with its compiled expression."""
 
     hole: Placeholder
-    program: P
+    program: Expression
 
-    def evaluate(self, run: Callable[[P], Any]) -> Any:
+    def evaluate(self, run: Run) -> Any:
         """The expression's value before any filter; an error says which expression of the text failed."""
         try:
             return run(self.program)
         except ExpressionError as error:
-            message = f"{self.hole.shown}: {error.message}"
-            raise TemplateError(message, _offset_of(error, self.hole), kind=error.kind) from error
+            raise _in_text(error, self.hole) from error
 
-    def value(self, run: Callable[[P], Any]) -> Any:
+    def value(self, run: Run) -> Any:
         """The expression's value after its filters."""
         return filtered(self.evaluate(run), self.hole.filters, self.hole.offset)
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Generic[P]):
-    """One compiled text that holds at least one expression."""
+class Text:
+    """One compiled text."""
 
-    parts: tuple[str | Slot[P], ...]
+    parts: tuple[str | Slot, ...]
 
     @property
-    def slots(self) -> list[Slot[P]]:
+    def slots(self) -> list[Slot]:
         return [part for part in self.parts if isinstance(part, Slot)]
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(name for slot in self.slots for name in slot.program.names)
+        return names_in(self.slots)
 
-    def render(self, run: Callable[[P], Any]) -> Any:
+    def render(self, run: Run) -> Any:
         """The typed value of a lone expression, otherwise text."""
         filled = [part for part in self.parts if not isinstance(part, str) or part.strip()]
         if len(filled) == 1 and isinstance(filled[0], Slot):
@@ -72,100 +61,9 @@ class Text(Generic[P]):
         return "".join(part if isinstance(part, str) else as_text(part.value(run)) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Constant:
-    """A value without expressions: rendering gives that very object."""
-
-    value: Any
-    names: frozenset[str] = frozenset()
-
-    def render(self, run: object) -> Any:
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed(Generic[P]):
-    """A text somewhere inside a structure: its errors say where."""
-
-    text: Text[P]
-    where: Where
-
-    @property
-    def names(self) -> frozenset[str]:
-        return self.text.names
-
-    def render(self, run: Callable[[P], Any]) -> Any:
-        try:
-            return self.text.render(run)
-        except TemplateError as error:
-            raise TemplateError(error.message, error.offset, self.where, kind=error.kind) from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Structure(Generic[P]):
-    """A list or an object of which at least one value holds an expression."""
-
-    items: list[Template[P]] | dict[str, Template[P]]
-
-    @property
-    def names(self) -> frozenset[str]:
-        items = self.items.values() if isinstance(self.items, dict) else self.items
-        return frozenset().union(*(item.names for item in items))
-
-    def render(self, run: Callable[[P], Any]) -> Any:
-        if isinstance(self.items, dict):
-            return {key: item.render(run) for key, item in self.items.items()}
-        return [item.render(run) for item in self.items]
-
-
-# What `compile_value` gives: `names` are all that its expressions mention, `render` fills them in.
-Template = _Constant | _Placed[P] | _Structure[P]
-
-
-def compile_text(text: str, compiler: Callable[[str], P]) -> Text[P]:
+def compile_text(text: str, compiler: Compiler) -> Text:
     """A text with its expressions compiled; the first problem is raised as a TemplateError."""
-    return _text(text, compiler, (), None)
-
-
-def compile_value(value: Any, compiler: Callable[[str], P]) -> Template[P]:
-    """Any JSON value with the expressions of all its texts compiled; the first problem is raised."""
-    problems: list[TemplateError] = []
-    template = _value(value, compiler, (), problems)
-    if problems:
-        raise problems[0]
-    return template
-
-
-def problems_of(value: Any, compiler: Callable[[str], P]) -> list[TemplateError]:
-    """Everything that is wrong with the templates of a value, each with its place."""
-    problems: list[TemplateError] = []
-    _value(value, compiler, (), problems)
-    return problems
-
-
-def _value(value: Any, compiler: Callable[[str], P], where: Where, problems: list[TemplateError]) -> Template[P]:
-    if isinstance(value, str):
-        if "{{" not in value:
-            return _Constant(value)
-        try:
-            return _Placed(_text(value, compiler, where, problems), where)
-        except TemplateError as error:
-            problems.append(TemplateError(error.message, error.offset, where, kind=error.kind))
-            return _Constant(value)
-    items: list[Template[P]] | dict[str, Template[P]]
-    if isinstance(value, dict):
-        items = {key: _value(item, compiler, (*where, key), problems) for key, item in value.items()}
-        constant = all(isinstance(item, _Constant) for item in items.values())
-    elif isinstance(value, list):
-        items = [_value(item, compiler, (*where, index), problems) for index, item in enumerate(value)]
-        constant = all(isinstance(item, _Constant) for item in items)
-    else:
-        return _Constant(value)
-    return _Constant(value) if constant else _Structure(items)
-
-
-def _text(text: str, compiler: Callable[[str], P], where: Where, problems: list[TemplateError] | None) -> Text[P]:
-    parts: list[str | Slot[P]] = []
+    parts: list[str | Slot] = []
     for part in split_template(text):
         if isinstance(part, str):
             parts.append(part)
@@ -173,12 +71,34 @@ def _text(text: str, compiler: Callable[[str], P], where: Where, problems: list[
         try:
             parts.append(Slot(part, compiler(part.source)))
         except ExpressionError as error:
-            message = f"{part.shown}: {error.message}"
-            found = TemplateError(message, _offset_of(error, part), where, kind=error.kind)
-            if problems is None:
-                raise found from error
-            problems.append(found)
+            raise _in_text(error, part) from error
     return Text(tuple(parts))
+
+
+def problems_of(text: str, compiler: Compiler) -> list[TemplateError]:
+    """Everything that is wrong with a text, each problem with its place."""
+    try:
+        parts = split_template(text)
+    except TemplateError as error:
+        return [error]
+    problems: list[TemplateError] = []
+    for part in parts:
+        if isinstance(part, str):
+            continue
+        try:
+            compiler(part.source)
+        except ExpressionError as error:
+            problems.append(_in_text(error, part))
+    return problems
+
+
+def names_in(slots: list[Slot]) -> frozenset[str]:
+    """The names that the expressions take from outside."""
+    return frozenset(name for slot in slots for name in slot.program.names)
+
+
+def _in_text(error: ExpressionError, hole: Placeholder) -> TemplateError:
+    return TemplateError(f"{hole.shown}: {error.message}", _offset_of(error, hole), kind=error.kind)
 
 
 def _offset_of(error: ExpressionError, hole: Placeholder) -> int:

@@ -98,7 +98,7 @@ class Filling:
         return compiled.render(self._noting(_written(text, compiled.slots), compiled.slots, self._found))
 
     def _noting(
-        self, written: Sequence[str], slots: Sequence[Slot[Expression]], found: dict[str, Any]
+        self, written: Sequence[str], slots: Sequence[Slot], found: dict[str, Any]
     ) -> Callable[[Expression], Any]:
         """Runs programs in the order of their slots, which is the order in which a text is rendered."""
         left = zip(written, slots, strict=True)
@@ -112,7 +112,7 @@ class Filling:
         return run
 
 
-def _written(text: str, slots: Sequence[Slot[Expression]]) -> list[str]:
+def _written(text: str, slots: Sequence[Slot]) -> list[str]:
     """Each `{{ }}` as it stands in the definition."""
     return [text[slot.hole.offset : slot.hole.end] for slot in slots]
 

@@ -11,6 +11,7 @@ from sidecar.model.language import Role
 from sidecar.model.steps import ApplyHints, Fallible
 from sidecar.model.steps_control import ForEach, IncludeWorkflow, ParallelForEach, While
 from sidecar.state.paths import PathError, compile_path
+from sidecar.state.script import Expression
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterator
@@ -105,15 +106,11 @@ def lost_of(definition: Definition) -> tuple[Container[str], ...]:
 def target(text: str) -> tuple[str, str | None] | None:
     """The section and the field that a path writes; no field where only the run knows it; None for no path."""
     try:
-        first, second = compile_path(text, lambda _: _Anything()).segments[:2]
+        first, second = compile_path(text, lambda source: Expression(source, (), (), "", 0)).segments[:2]
     except (PathError, ExpressionError):  # told where expressions are checked
         return None
     section = "" if isinstance(first, int) else first.text
     return section, None if isinstance(second, int) or second.slots else second.text
-
-
-class _Anything:
-    names = ()
 
 
 def _written(definition: Definition) -> Iterator[tuple[str, str | None]]:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sidecar.engine.plan.known import Known
-    from sidecar.state.script import Expression
     from sidecar.state.shell import Prepared
     from sidecar.state.template import Slot
 
@@ -135,7 +134,7 @@ def _typed(prepared: Prepared) -> str:
     return re.sub(reference, value, prepared.body)
 
 
-def _pasted(parts: Sequence[str | Slot[Expression]], values: Sequence[Any]) -> str:
+def _pasted(parts: Sequence[str | Slot], values: Sequence[Any]) -> str:
     """The command with its values as they are: to look at, where it cannot be made ready."""
     left = iter(values)
     return "".join(part if isinstance(part, str) else as_text(next(left)) for part in parts)

@@ -203,7 +203,7 @@ class Known:
         seen = [self._part(part, text) for part in parts]
         return _together("".join(as_text(one.value) for one in seen), *seen)
 
-    def _part(self, part: str | Slot[Expression], text: str) -> Seen:
+    def _part(self, part: str | Slot, text: str) -> Seen:
         if isinstance(part, str):
             return Seen(part)
         own = text[part.hole.offset : part.hole.end]

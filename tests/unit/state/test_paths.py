@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,21 +13,16 @@ from hypothesis import strategies as st
 from sidecar.errors import TemplateError
 from sidecar.state import paths
 from sidecar.state.paths import Patch, PathError
+from sidecar.state.script import Expression
 
 
-@dataclass(frozen=True)
-class Name:
-    """An expression that is one name."""
-
-    name: str
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset({self.name})
+def unevaluated(source: str) -> Expression:
+    """An expression that nothing evaluates."""
+    return Expression(source, (source,), (), "", 0)
 
 
 def resolve(text: str, **values: Any) -> paths.Path:
-    return paths.compile_path(text, Name).resolve(lambda program: values[program.name])
+    return paths.compile_path(text, unevaluated).resolve(lambda expression: values[expression.source])
 
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(
@@ -100,7 +94,7 @@ def test_what_has_no_name_cannot_be_a_segment(value: object) -> None:
 
 
 def test_a_path_tells_the_names_that_it_mentions() -> None:
-    assert paths.compile_path("raw.{{ a }}[{{ b }}].c", Name).names == {"a", "b"}
+    assert paths.compile_path("raw.{{ a }}[{{ b }}].c", unevaluated).names == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,7 @@ def test_a_path_tells_the_names_that_it_mentions() -> None:
 )
 def test_only_raw_and_state_can_be_written_and_the_error_names_the_right_form(text: str, message: str) -> None:
     with pytest.raises(PathError, match=re.escape(message)):
-        paths.compile_path(text, Name)
+        paths.compile_path(text, unevaluated)
 
 
 # --- writes
@@ -193,18 +187,6 @@ def test_an_error_tells_the_path_and_what_stood_in_the_way(path: str, operation:
     with pytest.raises(PathError, match=re.escape(message)):
         write(state, path, operation, value)
     assert state == {"raw": {"items": [], "n": 1, "s": "", "o": {}, "b": True}}
-
-
-def test_removing_takes_a_key_or_an_item_away() -> None:
-    state = {"raw": {"o": {"a": 1, "b": 2}, "l": [1, 2, 3]}}
-    removed = paths.remove(state, ("raw", "o", "a"))
-    assert removed.state["raw"]["o"] == {"b": 2}
-    assert removed.patches == (Patch("raw", "o", ("a",), removed=True),)
-    assert paths.remove(state, ("raw", "l", 1)).state["raw"]["l"] == [1, 3]
-    whole = paths.remove(state, ("raw", "o"))
-    assert whole.state == {"raw": {"l": [1, 2, 3]}}
-    assert whole.patches == (Patch("raw", "o", (), removed=True),)
-    assert paths.remove(state, ("raw", "o", "zz")).patches == ()
 
 
 def test_reading_finds_values_and_gives_the_default_where_nothing_is() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,25 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import ShellError, TemplateError
+from sidecar.state.script import Expression
 from sidecar.state.shell import Prepared, check, check_list, compile_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@dataclass(frozen=True)
-class Name:
-    """An expression that is one name."""
-
-    name: str
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset({self.name})
+def unevaluated(source: str) -> Expression:
+    """An expression that nothing evaluates."""
+    return Expression(source, (source,), (), "", 0)
 
 
 def prepare(command: str | tuple[str, ...], values: Sequence[Any]) -> Prepared:
-    return compile_command(command, Name).fill(values)
+    return compile_command(command, unevaluated).fill(values)
 
 
 def body(command: str, *values: Any) -> str:
@@ -483,10 +477,10 @@ def test_nesting_without_end_is_an_error_not_a_crash() -> None:
 
 
 def test_a_command_is_compiled_once_and_prepared_many_times() -> None:
-    command = compile_command("ls {{ a }} {{ b | json }}", Name)
+    command = compile_command("ls {{ a }} {{ b | json }}", unevaluated)
     assert command.names == {"a", "b"}
     for value in ("x", "y"):
-        prepared = command.prepare(lambda program, value=value: value + program.name)  # type: ignore[misc]
+        prepared = command.prepare(lambda expression, value=value: value + expression.source)  # type: ignore[misc]
         assert list(prepared.values.values()) == [f"{value}a", f'"{value}b"']
 
 

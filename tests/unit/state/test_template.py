@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,25 +12,17 @@ from hypothesis import strategies as st
 
 from sidecar.errors import ExpressionError, TemplateError
 from sidecar.state.javascript import Placeholder, split_template
-from sidecar.state.script import Script
-from sidecar.state.template import as_text, compile_text, compile_value, problems_of
+from sidecar.state.script import Expression, Script
+from sidecar.state.template import as_text, compile_text, problems_of
 from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.state.script import Expression
 
-
-@dataclass(frozen=True)
-class Source:
-    """An expression that nobody runs."""
-
-    text: str
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(re.findall(r"[A-Za-z_]\w*", self.text))
+def unevaluated(source: str) -> Expression:
+    """An expression that nothing evaluates."""
+    return Expression(source, tuple(re.findall(r"[A-Za-z_]\w*", source)), (), "", 0)
 
 
 SCRIPT = Script(worker=False)
@@ -45,8 +36,8 @@ def world(**scope: Any) -> Callable[[Expression], Any]:
     return values.run
 
 
-def render(value: Any, **scope: Any) -> Any:
-    return compile_value(value, checked).render(world(**scope))
+def render(text: str, **scope: Any) -> Any:
+    return compile_text(text, checked).render(world(**scope))
 
 
 JSON = st.recursive(
@@ -186,8 +177,8 @@ def test_filters_do_what_they_say() -> None:
 
 @given(JSON)
 def test_an_expression_alone_yields_the_typed_value(value: object) -> None:
-    assert compile_value("{{ x }}", Source).render(lambda program: value) is value
-    assert compile_value("\n {{ x }}\n", Source).render(lambda program: value) is value
+    assert compile_text("{{ x }}", unevaluated).render(lambda expression: value) is value
+    assert compile_text("\n {{ x }}\n", unevaluated).render(lambda expression: value) is value
 
 
 def test_inside_text_objects_are_json_and_null_is_nothing() -> None:
@@ -204,41 +195,27 @@ def test_two_expressions_are_text_not_a_value() -> None:
 
 @given(st.text())
 def test_a_value_is_never_read_as_a_template(value: str) -> None:
-    template = compile_text("<{{ a }}|{{ b }}>", Source)
-    assert template.render(lambda program: value if program.text == "a" else "{{ a }}") == f"<{value}|{{{{ a }}}}>"
-
-
-def test_structures_are_rendered_through_and_through_and_their_keys_stay() -> None:
-    value = {"{{ x }}": ["{{ x }}", {"a": "n={{ x }}", "b": 1}], "c": None}
-    assert render(value, x=3) == {"{{ x }}": [3, {"a": "n=3", "b": 1}], "c": None}
-
-
-def test_what_holds_no_expression_is_given_back_as_it_is() -> None:
-    value = {"a": ["plain", {"b": 1}]}
-
-    def never(source: str) -> Expression:
-        raise AssertionError(source)
-
-    assert compile_value(value, never).render(world()) is value
-    part = {"same": [1]}
-    assert compile_value({"a": "{{ 1 }}", "b": part}, checked).render(world())["b"] is part
+    template = compile_text("<{{ a }}|{{ b }}>", unevaluated)
+    assert (
+        template.render(lambda expression: value if expression.source == "a" else "{{ a }}") == f"<{value}|{{{{ a }}}}>"
+    )
 
 
 def test_an_expression_is_compiled_once_however_often_it_is_rendered() -> None:
     sources: list[str] = []
 
-    def counting(source: str) -> Source:
+    def counting(source: str) -> Expression:
         sources.append(source)
-        return Source(source)
+        return unevaluated(source)
 
-    template = compile_value(["{{ a }} {{ b }}"], counting)
+    template = compile_text("{{ a }} {{ b }}", counting)
     for _ in range(3):
-        template.render(lambda program: program.text)
+        template.render(lambda expression: expression.source)
     assert sources == ["a", "b"]
 
 
 def test_names_are_those_of_all_expressions() -> None:
-    assert compile_value({"x": ["{{ a }}", "t {{ b + c }}"], "y": "d"}, Source).names == {"a", "b", "c"}
+    assert compile_text("{{ a }} t {{ b + c }} d", unevaluated).names == {"a", "b", "c"}
 
 
 # --- errors
@@ -251,15 +228,14 @@ def test_a_message_is_one_line_however_long_the_expression() -> None:
     assert len(str(caught.value)) < 200
 
 
-def test_a_syntax_error_carries_its_place_in_the_text_and_the_structure() -> None:
+def test_a_syntax_error_carries_its_place_in_the_text() -> None:
     with pytest.raises(TemplateError, match=re.escape("{{ 1 + }}")) as caught:
-        compile_value({"a": ["ok", "xy {{ 1 + }}"]}, checked)
-    assert (caught.value.where, caught.value.offset) == (("a", 1), len("xy {{ 1 +"))
-    assert caught.value.kind == "syntax"
+        compile_text("xy {{ 1 + }}", checked)
+    assert (caught.value.offset, caught.value.kind) == (len("xy {{ 1 +"), "syntax")
 
 
 def test_a_place_on_a_later_line_of_the_expression_is_found() -> None:
-    def failing(source: str) -> Source:
+    def failing(source: str) -> Expression:
         raise ExpressionError("no", kind="syntax", line=2, column=3)
 
     with pytest.raises(TemplateError) as caught:
@@ -267,17 +243,13 @@ def test_a_place_on_a_later_line_of_the_expression_is_found() -> None:
     assert caught.value.offset == "ab {{ one +\n  two }}".index("two")
 
 
-def test_every_problem_of_a_structure_is_reported() -> None:
-    value = {"a": "{{ 1 + }} {{ 2 + }}", "b": ["{{", "{{ 3 }}"]}
-    assert [(problem.where, problem.offset) for problem in problems_of(value, checked)] == [
-        (("a",), 6),
-        (("a",), 16),
-        (("b", 0), 0),
-    ]
+@pytest.mark.parametrize(("text", "offsets"), [("{{ 1 + }} {{ 2 + }}", [6, 16]), ("{{", [0]), ("{{ 3 }}", [])])
+def test_every_problem_of_a_text_is_reported(text: str, offsets: list[int]) -> None:
+    assert [problem.offset for problem in problems_of(text, checked)] == offsets
 
 
 def test_an_error_at_run_time_names_the_expression_and_its_place() -> None:
-    template = compile_value({"k": "n: {{ x.y }}"}, checked)
+    template = compile_text("n: {{ x.y }}", checked)
     with pytest.raises(TemplateError, match=r"\{\{ x\.y \}\}: .*undefined|null") as caught:
         template.render(world(x=None))
-    assert (caught.value.where, caught.value.offset, caught.value.kind) == (("k",), 6, "runtime")
+    assert (caught.value.offset, caught.value.kind) == (6, "runtime")
