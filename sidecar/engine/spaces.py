@@ -154,7 +154,7 @@ class Spaces:
             declared=(*workflow.state_schema.raw, *workflow.state_schema.state),
             names={"inputs": dict(data["inputs"])},
             version=data["version"],
-            hear=lambda one: self.traces.append({"space": list(path), **asdict(one)}),
+            on_computed=lambda one: self.traces.append({"space": list(path), **asdict(one)}),
         )
         if path in self._spaces:
             self.leave(path)

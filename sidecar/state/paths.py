@@ -123,7 +123,7 @@ def _key(slot: Slot, value: Any) -> str:
     try:
         return as_key(value)
     except ValueError as error:
-        raise TemplateError(f"{slot.hole.shown}: {error}", slot.hole.offset) from error
+        raise TemplateError(f"{slot.placeholder.shown}: {error}", slot.placeholder.offset) from error
 
 
 class _PathReader:
@@ -135,7 +135,7 @@ class _PathReader:
             self.cells.extend(part if isinstance(part, str) else (part,))
         while self.cells and isinstance(self.cells[-1], str) and self.cells[-1].isspace():
             self.cells.pop()
-        self.shown = "".join(part if isinstance(part, str) else part.hole.shown for part in parts)
+        self.shown = "".join(part if isinstance(part, str) else part.placeholder.shown for part in parts)
         self.at = 0
 
     def read(self) -> list[_Segment | int]:

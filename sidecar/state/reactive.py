@@ -242,14 +242,14 @@ class Reactive:
         declared: Iterable[str] = (),
         names: Mapping[str, Any] | None = None,
         version: int = 0,
-        hear: Callable[[Transformation], None] = lambda _: None,
+        on_computed: Callable[[Transformation], None] = lambda _: None,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`declared` are names that expressions find to be null, not undefined, before anyone sets them; `names` are
-        values that they see besides, such as the run's inputs. `hear` is told of every field that was computed, when
-        the update is done or undone."""
+        values that they see besides, such as the run's inputs. `on_computed` gets every field that was
+        computed, when the update is done or undone."""
         self._fields = dict(fields)
-        self._hear = hear
+        self._on_computed = on_computed
         self._timer = timer
         self.graph = Graph({name: _tuple(computed.sources) for name, computed in fields.items()})
         self._compiled = {name: self._compile(script, name) for name in self.graph.order}
@@ -320,12 +320,12 @@ class Reactive:
                 self._recompute(attempt, touched, version)
         except BaseException:
             for one in attempt.trace:
-                self._hear(replace(one, applied=False))
+                self._on_computed(replace(one, applied=False))
             raise
         self._sections, self._computed = attempt.sections, attempt.computed
         self.version = version
         for one in attempt.trace:
-            self._hear(one)
+            self._on_computed(one)
         return tuple(attempt.changed)
 
     def _write(self, attempt: _Attempt, write: Write) -> list[str]:

@@ -195,13 +195,13 @@ function inTurn(values) {
 }
 
 // How a parameter is given: a key; null, for undefined; {at: [key, …path]}; {many: [[key, …path], …]};
-// {value, odd}, which is the expression's own; {calls: […]}, a function that returns these in turn.
+// [value, odd], which is the expression's own; {calls: […]}, a function that returns these in turn.
 let shares = false;
 function bound(how, own) {
   let value;
   if (typeof how === "string") value = held.get(how);
   else if (how === null) return undefined;
-  else if ("value" in how) return restore(how.value, how.odd);
+  else if (isArray(how)) return restore(how[0], how[1]);
   else if ("calls" in how) return inTurn(how.calls);
   else value = how.at ? look(how.at) : how.many.map(look);
   if (typeof value !== "object" || value === null) return value;

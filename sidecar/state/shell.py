@@ -103,13 +103,13 @@ class ListCommand(_Compiled):
         given = iter(values)
         words: list[str] = []
         for element in self.elements:
-            texts = [part if isinstance(part, str) else _argument(part.hole, next(given)) for part in element]
+            texts = [part if isinstance(part, str) else _argument(part.placeholder, next(given)) for part in element]
             if not words and "".join(texts).startswith("-"):
                 raise ShellError("the name of a program cannot begin with -")
             pieces = zip(element, texts, strict=True)
             words.append(
                 "".join(
-                    shlex.quote(part) if isinstance(part, str) else f'"${{{bound.name(part.hole, text)}}}"'
+                    shlex.quote(part) if isinstance(part, str) else f'"${{{bound.name(part.placeholder, text)}}}"'
                     for part, text in pieces
                 )
             )
@@ -171,7 +171,7 @@ def _written(text: str) -> list[str]:
 
 
 def _without_programs(parts: Sequence[str | Slot]) -> list[str | Placeholder]:
-    return [part.hole if isinstance(part, Slot) else part for part in parts]
+    return [part.placeholder if isinstance(part, Slot) else part for part in parts]
 
 
 def _prepare(parts: Sequence[str | Placeholder], values: Sequence[Any], analysis: Analysis | None) -> Prepared:

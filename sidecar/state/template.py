@@ -24,19 +24,19 @@ Run = Callable[[Expression], Any]  # gives the value of an expression
 class Slot:
     """A placeholder of a text with its compiled expression."""
 
-    hole: Placeholder
-    program: Expression
+    placeholder: Placeholder
+    expression: Expression
 
     def evaluate(self, run: Run) -> Any:
         """The expression's value before any filter; an error says which expression of the text failed."""
         try:
-            return run(self.program)
+            return run(self.expression)
         except ExpressionError as error:
-            raise _in_text(error, self.hole) from error
+            raise _in_text(error, self.placeholder) from error
 
     def value(self, run: Run) -> Any:
         """The expression's value after its filters."""
-        return filtered(self.evaluate(run), self.hole.filters, self.hole.offset)
+        return filtered(self.evaluate(run), self.placeholder.filters, self.placeholder.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +94,21 @@ def problems_of(text: str, compiler: Compiler) -> list[TemplateError]:
 
 def names_in(slots: list[Slot]) -> frozenset[str]:
     """The names that the expressions take from outside."""
-    return frozenset(name for slot in slots for name in slot.program.names)
+    return frozenset(name for slot in slots for name in slot.expression.names)
 
 
-def _in_text(error: ExpressionError, hole: Placeholder) -> TemplateError:
-    return TemplateError(f"{hole.shown}: {error.message}", _offset_of(error, hole), kind=error.kind)
+def _in_text(error: ExpressionError, placeholder: Placeholder) -> TemplateError:
+    return TemplateError(f"{placeholder.shown}: {error.message}", _offset_of(error, placeholder), kind=error.kind)
 
 
-def _offset_of(error: ExpressionError, hole: Placeholder) -> int:
+def _offset_of(error: ExpressionError, placeholder: Placeholder) -> int:
     """Where in the text a syntax error is: the evaluator tells line and column inside the expression, from 1."""
-    if error.line is None or not 1 <= error.line <= hole.source.count("\n") + 1:
-        return hole.source_offset
-    inside = sum(len(row) + 1 for row in hole.source.split("\n")[: error.line - 1]) + max((error.column or 1) - 1, 0)
-    return hole.source_offset + min(inside, len(hole.source))
+    if error.line is None or not 1 <= error.line <= placeholder.source.count("\n") + 1:
+        return placeholder.source_offset
+    inside = sum(len(row) + 1 for row in placeholder.source.split("\n")[: error.line - 1]) + max(
+        (error.column or 1) - 1, 0
+    )
+    return placeholder.source_offset + min(inside, len(placeholder.source))
 
 
 def as_text(value: Any) -> str:

@@ -17,13 +17,13 @@ DEEPEST = 200
 _MAYBE_LARGE = re.compile("[1-9][0-9]{15}")
 _ODD = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # ASCII only: lone surrogates travel as escapes, and the text is its own UTF-8.
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def pack(value: object, what: str) -> tuple[str, str]:
     """JSON text, and the odd numbers in it as JSON text too, empty where there are none. `what` is for the error."""
     try:
-        text = _encode(value)
+        text = encode(value)
     except RecursionError:
         raise ExpressionError(f"{what} is nested too deeply for an expression", kind="value") from None
     except TypeError as error:
@@ -32,9 +32,14 @@ def pack(value: object, what: str) -> tuple[str, str]:
         if "ircular" in str(error):
             raise ExpressionError(f"{what} refers to itself", kind="value") from None
         odd: list[tuple[Path, str]] = []
-        text = _encode(_without_odd(value, (), odd))
-        return _exact(text, value, what), _encode(odd)
+        text = encode(_without_odd(value, (), odd))
+        return _exact(text, value, what), encode(odd)
     return _exact(text, value, what), ""
+
+
+def array(*texts: str) -> str:
+    """A JSON array of values that are JSON text already; empty texts are left out."""
+    return f"[{','.join(filter(None, texts))}]"
 
 
 def unpack(text: str) -> Any:
@@ -56,14 +61,14 @@ def unpack(text: str) -> Any:
             target[path[-1]] = _ODD[name]
     except RecursionError:
         raise ExpressionError("the result is nested too deeply", kind="value") from None
-    # Who has no more brackets than that cannot be deeper: most values are spared the look.
+    # A text without that many brackets cannot be deeper.
     if text.count("[") + text.count("{") > DEEPEST and too_deep(value):
         raise ExpressionError(f"the result is nested more than {DEEPEST} levels deep", kind="value")
     return value
 
 
 def same(one: object, other: object) -> bool:
-    """Whether an expression could not tell them apart: true is not 1, but 1.0 is, and NaN is itself."""
+    """Whether no expression can distinguish them: true is not 1, but 1.0 is, and NaN is itself."""
     if one is other:
         return True
     if isinstance(one, dict) and isinstance(other, dict):
@@ -141,7 +146,7 @@ def truthy(value: object) -> bool:
 
 
 def plain(value: object, what: str) -> Any:
-    """A copy that nobody else can change, of nothing but data; ExpressionError says where there is something else."""
+    """A copy of its own, of nothing but data; ExpressionError where there is something else."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):
@@ -156,20 +161,20 @@ def plain(value: object, what: str) -> Any:
 
 def glimpse(value: object, most: int = 200) -> Any:
     """The value, or, where it is large, its beginning: for people to look at. A long text counts as several values."""
-    left = most
+    budget = most
 
     def seen(one: object) -> Any:
-        nonlocal left
-        left -= 1
+        nonlocal budget
+        budget -= 1
         if isinstance(one, str):
-            left -= min(len(one), 1000) // 20
+            budget -= min(len(one), 1000) // 20
         if isinstance(one, str) and len(one) > 1000:
             return f"{one[:1000]}… ({len(one)} characters)"
         if not isinstance(one, dict | list):
             return one
         kept: list[Any] = []
         for item in one.items() if isinstance(one, dict) else one:
-            if left <= 0:
+            if budget <= 0:
                 break
             kept.append((seen(item[0]), seen(item[1])) if isinstance(one, dict) else seen(item))
         missing = len(one) - len(kept)

@@ -1,17 +1,18 @@
-"""One run's values: Python has the authoritative copy, the engine one that is brought up to date when an expression
-reads it, and only by what changed."""
+"""The values of one run, and expressions evaluated on them.
+
+Python has the authoritative copy. The engine has another, which gets what changed when an expression reads it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar.state.script import evaluate_simple
 from sidecar.state.script_process import WorkerLost
 from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, Request
-from sidecar.state.values import Path, pack, unpack
+from sidecar.state.values import Path, array, encode, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 # A name of the world, and a path inside its value.
 Ref = tuple[str | int, ...]
 _MOST_PATCHES = 64
-# What the engine lacks of a value: these patches, or (None) the whole of it. Never changed, so that a transaction can
-# go back to it.
-_Lack = tuple[tuple[Path, object], ...] | None
+# What the engine has yet to get of a value: these patches, or (None) the whole of it.
+_Patches = tuple[tuple[Path, object], ...] | None
 _Names = set[str]  # inside World, `set` is its method
 
 
@@ -40,26 +40,26 @@ class _Transaction:
 
     values: dict[str, Any]
     aliases: dict[str, str]
-    lacking: dict[str, _Lack]
+    dirty: dict[str, _Patches]
     removed: _Names
     generation: int
     opened: bool = False  # whether the engine knows of it
 
 
 class World:
-    """Values by name. Nothing that is put in may be changed afterwards by whoever put it in."""
+    """Values by name. Nothing that is put in may be changed afterwards."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._number = script.new_world()
         self._generation = -1
-        self._known: dict[int, None] = {}  # programs that the engine has compiled for this world
+        self._compiled: dict[int, None] = {}  # expressions that the engine has compiled for this world
         self._values: dict[str, Any] = {}
         self._aliases: dict[str, str] = {}
-        self._lacking: dict[str, _Lack] = {}
+        self._dirty: dict[str, _Patches] = {}
         self._removed: _Names = set()
         self._transaction: _Transaction | None = None
-        self._closing = ""  # how the last transaction ended, where the engine has yet to be told
+        self._pending = ""  # an operation that the engine has yet to apply: commit, undo or clear
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
@@ -68,7 +68,7 @@ class World:
         """Give a name a value."""
         self._values[name] = value
         self._removed.discard(name)
-        self._lacking[name] = None
+        self._dirty[name] = None
 
     def patch(self, name: str, path: Path, value: object, *, whole: object) -> None:
         """Change one place inside a value. `whole` is the new value, equal to the old but for that place."""
@@ -76,14 +76,14 @@ class World:
             self.set(name, whole)
             return
         self._values[name] = whole
-        lacks = self._lacking.get(name, ())
-        if lacks is not None:
-            self._lacking[name] = (*lacks, (path, value)) if len(lacks) < _MOST_PATCHES else None
+        patches = self._dirty.get(name, ())
+        if patches is not None:
+            self._dirty[name] = (*patches, (path, value)) if len(patches) < _MOST_PATCHES else None
 
     def remove(self, name: str) -> None:
         """Take a name away: it is undefined again."""
         if self._values.pop(name, self) is not self:
-            self._lacking.pop(name, None)
+            self._dirty.pop(name, None)
             self._removed.add(name)
 
     def alias(self, name: str, of: str) -> None:
@@ -99,51 +99,51 @@ class World:
         """All changes inside, or, after an exception, none: neither here nor in the engine."""
         assert self._transaction is None, "transactions do not nest"
         before = _Transaction(
-            dict(self._values), dict(self._aliases), dict(self._lacking), set(self._removed), self._script.generation
+            dict(self._values), dict(self._aliases), dict(self._dirty), set(self._removed), self._script.generation
         )
         self._transaction = before
         try:
             yield
         except BaseException:
             self._values, self._aliases = before.values, before.aliases
-            self._lacking, self._removed = before.lacking, before.removed
+            self._dirty, self._removed = before.dirty, before.removed
             if before.opened:
-                self._closing = '["undo"]'
+                self._pending = "undo"
             if before.generation != self._script.generation:
                 self._generation = -1  # an engine that was started meanwhile has seen only what is undone now
             raise
         else:
             if before.opened:
-                self._closing = '["commit"]'
+                self._pending = "commit"
         finally:
             self._transaction = None
 
     def run(
         self,
-        program: Expression,
+        expression: Expression,
         extra: Mapping[str, object] | None = None,
         *,
         bind: Mapping[str, Ref | Sequence[Ref]] | None = None,
     ) -> Any:
-        """The value of a program.
+        """The value of an expression.
 
         Names are looked up in `extra`, in `bind`, then in the world; elsewhere they are undefined, which is None
         here, as null is. `bind` gives a name the value at one place of the world, or a list of several, without
         carrying it there again.
         """
-        if program.simple is not None and not bind:
+        if expression.simple is not None and not bind:
             try:
-                return evaluate_simple(program.simple, self._look(extra))
+                return evaluate_simple(expression.simple, self._look(extra))
             except LookupError:
                 pass  # the engine can tell, or has an error for it
         with self._script.lock:
             keys: _Names = set()
-            arguments = self._arguments(program, extra or {}, bind or {}, keys)
-            status, text = self._ask(program, arguments, keys)
+            arguments = self._arguments(expression, extra or {}, bind or {}, keys)
+            status, text = self._ask(expression, arguments, keys)
         if status != VALUE:
-            raise self._script.error(status, text, program.source)
+            raise self._script.error(status, text, expression.source)
         if text.startswith("e"):
-            raise self._script.error(status, text[1:], program.source)
+            raise self._script.error(status, text[1:], expression.source)
         return unpack(text)
 
     def close(self) -> None:
@@ -159,41 +159,41 @@ class World:
             return lambda name: values[aliases.get(name, name)]
         return lambda name: extra[name] if name in extra else values[aliases.get(name, name)]
 
-    def _ask(self, program: Expression, arguments: str, keys: _Names) -> tuple[bytes, str]:
+    def _ask(self, expression: Expression, arguments: str, keys: _Names) -> tuple[bytes, str]:
         for again in (True, False):
             engine = self._script.engine()
             if self._generation != self._script.generation:
                 self._start_over()
             changes = self._changes(keys)
-            code = "" if program.number in self._known else program.code
+            code = "" if expression.number in self._compiled else expression.code
             try:
-                status, text = engine.handle(Request(RUN, self._number, program.number, code, changes, arguments))
+                status, text = engine.handle(Request(RUN, self._number, expression.number, code, changes, arguments))
             except WorkerLost as lost:
                 self._script.lose(lost, again=again)
                 continue
             if status == UNSURE:
                 self._generation = -1
                 return status, text
-            self._settle(keys)
-            self._known[program.number] = None
+            self._mark_sent(keys)
+            self._compiled[expression.number] = None
             return status, text
         raise AssertionError("lose() raises the second time")
 
     def _start_over(self) -> None:
-        """The engine is new and has nothing, or has something that nobody is sure of."""
+        """The engine is new and has nothing, or may have something else than it should."""
         self._generation = self._script.generation
-        self._known.clear()
-        self._lacking = dict.fromkeys(self._values)
+        self._compiled.clear()
+        self._dirty = dict.fromkeys(self._values)
         self._removed.clear()
-        self._closing = '["clear"]'
+        self._pending = "clear"
         if self._transaction:
             self._transaction.opened = False
 
     def _arguments(
-        self, program: Expression, extra: Mapping[str, object], bind: Mapping[str, Ref | Sequence[Ref]], keys: _Names
+        self, expression: Expression, extra: Mapping[str, object], bind: Mapping[str, Ref | Sequence[Ref]], keys: _Names
     ) -> str:
         given = []
-        for name in program.bound:
+        for name in expression.bound:
             if name in extra:
                 given.append(_own(name, extra[name]))
             elif name in bind:
@@ -202,53 +202,46 @@ class World:
                 key = self._aliases.get(name, name)
                 if key in self._values:
                     keys.add(key)
-                    given.append(f'"{key}"' if key.isidentifier() else json.dumps(key))
-                else:
-                    given.append("null")
-        return "[" + ",".join(given) + "]"
+                given.append(encode(key if key in self._values else None))
+        return array(*given)
 
     def _changes(self, keys: _Names) -> str:
         """What the engine has to do first, so that the values of these keys are right."""
-        lacking = keys & self._lacking.keys()
-        if not (lacking or self._removed or self._closing):
+        dirty = keys & self._dirty.keys()
+        if not (dirty or self._removed or self._pending):
             return ""
-        changes = [self._closing] if self._closing else []
+        changes = [encode([self._pending])] if self._pending else []
         if self._transaction and not self._transaction.opened:
-            changes.append('["begin"]')
-        changes += [f'["remove",{json.dumps(key)}]' for key in self._removed]
-        for key in lacking:
-            lacks, name = self._lacking[key], json.dumps(key)
+            changes.append(encode(["begin"]))
+        changes += [encode(["remove", key]) for key in self._removed]
+        for key in dirty:
+            patches = self._dirty[key]
             shown = key.rpartition(".")[2]
-            if lacks is None:
-                text, odd = pack(self._values[key], shown)
-                changes.append(f'["set",{name},{text}{odd and "," + odd}]')
-            for path, value in lacks or ():
-                text, odd = pack(value, shown)
-                changes.append(f'["patch",{name},{json.dumps(path)},{text}{odd and "," + odd}]')
-        return "[" + ",".join(changes) + "]"
+            if patches is None:
+                changes.append(array(encode("set"), encode(key), *pack(self._values[key], shown)))
+            for path, value in patches or ():
+                changes.append(array(encode("patch"), encode(key), encode(path), *pack(value, shown)))
+        return array(*changes)
 
-    def _settle(self, keys: _Names) -> None:
-        if not (self._lacking or self._removed or self._closing):
+    def _mark_sent(self, keys: _Names) -> None:
+        """The engine has what `_changes` gave for these keys."""
+        if not (self._dirty or self._removed or self._pending):
             return
-        told = bool(self._removed or self._closing or keys & self._lacking.keys())
-        self._removed.clear()
-        self._closing = ""
-        for key in keys:
-            self._lacking.pop(key, None)
-        if told and self._transaction:
+        if self._transaction and (self._removed or self._pending or keys & self._dirty.keys()):
             self._transaction.opened = True
+        self._removed.clear()
+        self._pending = ""
+        for key in keys:
+            self._dirty.pop(key, None)
 
 
 def _own(name: str, value: object) -> str:
+    """A value that is not in the world, as the realm's `bound` reads it: [value] or [value, odd]."""
     if isinstance(value, Returns):
         return f'{{"calls":{pack(value.values, f"{name}()")[0]}}}'
-    text, odd = pack(value, name)
-    return f'{{"value":{text}{odd and "," + chr(34) + "odd" + chr(34) + ":" + odd}}}'
+    return array(*pack(value, name))
 
 
 def _bound(to: Ref | Sequence[Ref], keys: _Names) -> str:
-    if isinstance(to, tuple):
-        keys.add(str(to[0]))
-        return f'{{"at":{json.dumps(to)}}}'
-    keys.update(str(ref[0]) for ref in to)
-    return f'{{"many":{json.dumps(list(to))}}}'
+    keys.update(str(ref[0]) for ref in ([to] if isinstance(to, tuple) else to))
+    return encode({"at": to} if isinstance(to, tuple) else {"many": to})

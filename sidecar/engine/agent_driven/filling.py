@@ -94,7 +94,7 @@ class Filling:
         compiled = self.view.texts.value(text)
         standing = [part for part in compiled.parts if not isinstance(part, str) or part.strip()]
         if len(standing) == 1:
-            self.lone.append(standing[0].hole.source)
+            self.lone.append(standing[0].placeholder.source)
         return compiled.render(self._noting(_written(text, compiled.slots), compiled.slots, self._found))
 
     def _noting(
@@ -106,7 +106,7 @@ class Filling:
         def run(program: Expression) -> Any:
             text, slot = next(left)
             value = self.view.run(program)
-            found[text] = filtered(value, slot.hole.filters, slot.hole.offset)
+            found[text] = filtered(value, slot.placeholder.filters, slot.placeholder.offset)
             return value
 
         return run
@@ -114,7 +114,7 @@ class Filling:
 
 def _written(text: str, slots: Sequence[Slot]) -> list[str]:
     """Each `{{ }}` as it stands in the definition."""
-    return [text[slot.hole.offset : slot.hole.end] for slot in slots]
+    return [text[slot.placeholder.offset : slot.placeholder.end] for slot in slots]
 
 
 def _bounded(value: Any) -> Any:

@@ -97,7 +97,7 @@ def command(given: str | tuple[str, ...], known: Known) -> Command:
     values: list[Any] = [f"{_MARK}{number}{_MARK}" for number in range(len(slots))]
     complete = True
     for number, slot in enumerate(slots):
-        if not known.knows(slot.program):
+        if not known.knows(slot.expression):
             complete = False
             continue
         try:

@@ -150,7 +150,7 @@ class Known:
         try:
             compiled = self.texts.path(text)
             slots = [slot for one in compiled.segments if not isinstance(one, int) for slot in one.slots]
-            if all(self.knows(slot.program) for slot in slots):
+            if all(self.knows(slot.expression) for slot in slots):
                 return Seen(show(compiled.resolve(self.run)))
         except SidecarError as error:
             return Seen(text, known=False, problems=(str(error),))
@@ -206,8 +206,8 @@ class Known:
     def _part(self, part: str | Slot, text: str) -> Seen:
         if isinstance(part, str):
             return Seen(part)
-        own = text[part.hole.offset : part.hole.end]
-        if not self.knows(part.program):
+        own = text[part.placeholder.offset : part.placeholder.end]
+        if not self.knows(part.expression):
             return Seen(own, known=False)
         try:
             return Seen(part.value(self.run))

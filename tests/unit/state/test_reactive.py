@@ -101,7 +101,7 @@ def test_a_field_runs_once_per_transaction_after_everything_it_reads(script: Scr
         "right": Computed(("raw.x", "raw.y"), "'r' + input.join('')"),
     }
     trace: list[Transformation] = []
-    reactive = Reactive(script, fields, raw={"x": 0, "y": 0}, hear=trace.append)
+    reactive = Reactive(script, fields, raw={"x": 0, "y": 0}, on_computed=trace.append)
     trace.clear()
     reactive.update([Write("raw.x", 1), Write("raw.y", 2), Write("raw.x", 3)])
     assert [one.field for one in trace] == ["left", "right", "bottom"]
@@ -117,7 +117,7 @@ def test_only_a_source_with_another_value_makes_a_field_run(script: Script) -> N
     }
     trace: list[Transformation] = []
     raw = {"list": [1, 2], "config": {"retries": 1, "other": 1}}
-    reactive = Reactive(script, fields, raw=raw, hear=trace.append)
+    reactive = Reactive(script, fields, raw=raw, on_computed=trace.append)
 
     def runs(*writes: Write) -> list[str]:
         trace.clear()
@@ -257,7 +257,9 @@ def test_the_trace_tells_field_time_trigger_input_output_duration_and_error(scri
     }
     trace: list[Transformation] = []
     before = time.time()
-    reactive = Reactive(script, fields, raw={"a": 1, "b": 2}, hear=trace.append, timer=lambda: next(ticks) / 1000)
+    reactive = Reactive(
+        script, fields, raw={"a": 1, "b": 2}, on_computed=trace.append, timer=lambda: next(ticks) / 1000
+    )
     reactive.update([Write("raw.b", 3)])
     assert len(trace) == 4
     assert before <= trace[0].at <= trace[-1].at <= time.time()
@@ -274,7 +276,7 @@ def test_the_trace_tells_field_time_trigger_input_output_duration_and_error(scri
 def test_the_trace_has_what_was_undone_and_says_so(script: Script) -> None:
     fields = {"ok": Computed("raw.x", "input"), "fails": Computed("computed.ok", "input.a.b")}
     trace: list[Transformation] = []
-    reactive = Reactive(script, fields, hear=trace.append)
+    reactive = Reactive(script, fields, on_computed=trace.append)
     with pytest.raises(ExpressionError):
         reactive.update([Write("raw.x", 1)])
     assert [(one.field, one.applied) for one in trace] == [("ok", False), ("fails", False)]
@@ -283,7 +285,7 @@ def test_the_trace_has_what_was_undone_and_says_so(script: Script) -> None:
 @pytest.mark.parametrize("item", [7, "x" * 900, {"y" * 900: "z" * 5000}])
 def test_what_a_trace_shows_of_a_large_value_is_bounded(script: Script, item: object) -> None:
     trace: list[Transformation] = []
-    reactive = Reactive(script, {"n": Computed("raw.list", "input.concat(input)")}, hear=trace.append)
+    reactive = Reactive(script, {"n": Computed("raw.list", "input.concat(input)")}, on_computed=trace.append)
     reactive.update([Write("raw.list", [item] * 500)])
     (one,) = trace
     assert len(str(one)) < 20_000
