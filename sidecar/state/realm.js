@@ -101,7 +101,7 @@ seen.clear();
 // The run's values, by key. Every one is deeply frozen, so a new state shares with the old what did not change,
 // an undone transaction is the old references, and no expression can change what the next one sees.
 const held = new Map();
-const programs = new Map();
+const expressions = new Map();
 let before = null;
 
 function deepFreeze(value) {
@@ -176,7 +176,7 @@ function change(text) {
   for (const [name, ...given] of parse(text)) operations[name](...given);
 }
 
-function look([key, ...path]) {
+function valueAt([key, ...path]) {
   let value = held.get(key);
   for (const step of path) {
     if (value === null || typeof value !== "object" || !hasOwn(value, step)) return undefined;
@@ -203,23 +203,23 @@ function bound(how, own) {
   else if (how === null) return undefined;
   else if (isArray(how)) return restore(how[0], how[1]);
   else if ("calls" in how) return inTurn(how.calls);
-  else value = how.at ? look(how.at) : how.many.map(look);
+  else value = how.at ? valueAt(how.at) : how.many.map(valueAt);
   if (typeof value !== "object" || value === null) return value;
   shares = true;
   return own ? thaw(value) : value;
 }
 
-// First on the frozen values themselves. A TypeError may come from changing one, so then again on copies; a program
+// First on the frozen values themselves. A TypeError may come from changing one, so then again on copies. An expression
 // that was seen to need them, or that could hide such an error, gets them from the start.
 function run(number, text) {
-  const program = programs.get(number);
+  const expression = expressions.get(number);
   encoding = false;
-  let own = program.own;
+  let own = expression.own;
   for (;;) {
     shares = false;
     const given = parse(text);
     for (let i = 0; i < given.length; i++) given[i] = bound(given[i], own);
-    const { code } = program;  // called bare, so that `this` is undefined
+    const { code } = expression;  // called bare, so that `this` is undefined
     let value;
     try {
       value = code(...given);
@@ -228,7 +228,7 @@ function run(number, text) {
       own = true;
       continue;
     }
-    program.own = own;
+    expression.own = own;
     try {
       return encode(value);
     } catch (error) {
@@ -281,7 +281,7 @@ function find(value, plain, path, odd) {
 
 const entries = {
   change, run,
-  define(number, code, own) { programs.set(number, { code, own }); },
+  define(number, code, own) { expressions.set(number, { code, own }); },
 };
 return (name) => entries[name];
 })

@@ -57,7 +57,7 @@ class Script:
         self.time_limit_s = time_limit_s
         self.memory_limit_mb = memory_limit_mb
         self.lock = threading.RLock()  # requests and answers alternate on one connection
-        self.generation = 0  # counts the engines: a new one knows nothing
+        self.generation = 0  # counts the engines: a new one has no values
         self._in_process = not worker
         self._engine: WorkerProcess | Engine | None = None
         self._expressions: dict[str, Expression] = {}
@@ -259,7 +259,7 @@ _MOST_TOKENS = 64  # brackets become calls inside calls
 
 
 def evaluate_simple(simple: Simple, look: Callable[[str], Any]) -> Any:
-    """The value of a simple expression; `look` gives the value of a name. LookupError: only the engine can tell."""
+    """The value of a simple expression; `look` gives the value of a name. LookupError: it needs the engine."""
     value = _primitive(_evaluate(simple, look))
     if type(value) is float and value.is_integer():  # it would come back as an integer
         raise LookupError

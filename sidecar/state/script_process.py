@@ -25,8 +25,8 @@ _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_P
 _WALL_PER_CPU = 8
 _SLACK_S = 5.0
 _BYTES_PER_S = 1_000_000
-# To be woken takes longer than most expressions do: look this often (a tenth of a millisecond) before going to sleep.
-_GLANCES = 150
+# To be woken takes longer than most expressions do: poll so often (a tenth of a millisecond) before sleeping.
+_POLLS = 150
 _EXIT_S = 5.0  # from the end of its connection to that of the process
 
 
@@ -37,7 +37,7 @@ def realm_source() -> str:
     return f"{realm.rstrip()}({json.dumps(sorted(GLOBALS))})"
 
 
-class WorkerLost(Exception):  # noqa: N818 - it says what happened
+class WorkerLost(Exception):  # noqa: N818 - named for what happened
     """The process is gone. `overdue`: because the expression took too long."""
 
     def __init__(self, *, overdue: bool) -> None:
@@ -46,7 +46,7 @@ class WorkerLost(Exception):  # noqa: N818 - it says what happened
 
 
 class WorkerProcess:
-    """One process. It is lost for good after WorkerLost; whoever wants another starts another."""
+    """One process. After WorkerLost it is of no more use: another has to be started."""
 
     def __init__(self, time_limit_s: float, memory_limit: int) -> None:
         self._patience_s = time_limit_s * PATIENCE * _WALL_PER_CPU + _SLACK_S
@@ -69,7 +69,7 @@ class WorkerProcess:
         self._socket = ours
         poll = select.poll()  # not select, which knows no descriptor above 1023
         poll.register(ours, select.POLLIN)
-        self._look = poll.poll
+        self._poll = poll.poll
         source = realm_source().encode()
         header = REQUEST.pack(b"i", round(time_limit_s * 1000), memory_limit, len(source), 0, 0)
         self._send(header + source)
@@ -84,7 +84,7 @@ class WorkerProcess:
         try:
             return self._exchange(request)
         except BaseException:
-            # Whatever interrupts this, a Ctrl-C say, leaves an answer behind that would be taken for the next one.
+            # An interruption, such as Ctrl-C, leaves an answer behind that would be taken for the next one.
             self.close()
             raise
 
@@ -108,20 +108,20 @@ class WorkerProcess:
             raise self._lost(error) from None
 
     def _receive(self) -> tuple[bytes, str]:
-        for _ in range(_GLANCES):
-            if self._look(0):
+        for _ in range(_POLLS):
+            if self._poll(0):
                 break
-        data = self._some(FRAME_BYTES)
+        data = self._receive_some(FRAME_BYTES)
         while len(data) < REPLY.size:
-            data += self._some(FRAME_BYTES)
+            data += self._receive_some(FRAME_BYTES)
         status, length = REPLY.unpack_from(data)
         parts, missing = [data[REPLY.size :]], length - (len(data) - REPLY.size)
         while missing > 0:
-            parts.append(self._some(max(FRAME_BYTES, missing)))
+            parts.append(self._receive_some(max(FRAME_BYTES, missing)))
             missing -= len(parts[-1])
         return status, b"".join(parts).decode("utf-8", "surrogatepass")
 
-    def _some(self, most: int) -> bytes:
+    def _receive_some(self, most: int) -> bytes:
         try:
             data = self._socket.recv(most)
         except OSError as error:
@@ -132,7 +132,7 @@ class WorkerProcess:
 
     def _lost(self, error: OSError | None) -> WorkerLost:
         if not isinstance(error, TimeoutError):
-            # It is on its way out, and what its own timer did is told apart from what others did by the exit status.
+            # It is about to exit; its status distinguishes the end by its own timer from any other.
             try:
                 self._process.wait(_EXIT_S)
             except subprocess.TimeoutExpired:

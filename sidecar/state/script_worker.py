@@ -1,6 +1,6 @@
 """The engine behind expressions, and the process it runs in: frames on stdin are carried out, each is answered.
 
-The process knows nothing of sidecar and imports next to nothing, so that it starts about as fast as Python does.
+The process imports nothing of sidecar and next to nothing else, so that it starts about as fast as Python does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A request: what, which world, which program, then the lengths of three texts: code, changes, arguments.
+# A request: what, which world, which expression, then the lengths of three texts: code, changes, arguments.
 REQUEST = struct.Struct(">cIIIII")
 REPLY = struct.Struct(">cI")
 RUN, CHECK, DROP = b"r", b"c", b"d"
@@ -26,7 +26,7 @@ STACK_BYTES = 768 * 1024  # safely inside the 1 MiB that the smallest of usual t
 PATIENCE = 1.5
 MARSHALLING_S = 30.0
 MEASURE_EVERY = 256 * 1024
-# The realm's own lines are beyond this one: what an error says of lower ones is about the expression.
+# The realm's own lines are beyond this one: lower ones in an error are the expression's.
 REALM_LINE = 100_000
 
 
@@ -35,7 +35,7 @@ class Request(NamedTuple):
 
     what: bytes
     world: int
-    program: int = 0
+    expression: int = 0
     code: str = ""
     changes: str = ""
     arguments: str = ""
@@ -57,11 +57,11 @@ class Realm:
         self._measure()
 
     def define(self, number: int, code: str) -> None:
-        """Compile a program. The first character of the code says whether it always wants values of its own."""
+        """Compile an expression. The first character of the code is + where it always gets copies of the values."""
         self._define(number, self._context.eval(code[1:]), code[0] == "+")
 
     def change(self, changes: str) -> None:
-        """Apply changes to the values. No limits: how large a state may be is for its owner to say."""
+        """Apply changes to the values. No limits: the owner decides how large a state may be."""
         self._context.set_time_limit(-1)
         self._context.set_memory_limit(0)
         try:
@@ -74,7 +74,7 @@ class Realm:
                 self._context.set_memory_limit(self._limit)
 
     def run(self, number: int, arguments: str) -> str:
-        """Call a program under the limits. Its arguments are the caller's, as the state is: not counted."""
+        """Call an expression under the limits. Its arguments are the caller's, as the state is: not counted."""
         self._context.set_time_limit(self._time_limit_s)
         if len(arguments) < MEASURE_EVERY:
             return str(self._run(number, arguments))
@@ -142,8 +142,8 @@ class Engine:
             realm.check(request.code)
             return ""
         if request.code:
-            realm.define(request.program, request.code)
-        answer = realm.run(request.program, request.arguments)
+            realm.define(request.expression, request.code)
+        answer = realm.run(request.expression, request.arguments)
         if answer.startswith("eInternalError: out of memory"):
             realm.recover()
         return answer
@@ -159,11 +159,11 @@ def serve(file: int) -> None:
     )
     while True:
         try:
-            what, world, program, *lengths = REQUEST.unpack(begin.exactly(REQUEST.size))
+            what, world, expression, *lengths = REQUEST.unpack(begin.exactly(REQUEST.size))
         except EOFError:
             return
         texts = [begin.exactly(length).decode("utf-8", "surrogatepass") if length else "" for length in lengths]
-        status, text = engine.handle(Request(what, world, program, *texts))
+        status, text = engine.handle(Request(what, world, expression, *texts))
         answer = text.encode("utf-8", "surrogatepass")
         _write(file, REPLY.pack(status, len(answer)) + answer)
 
@@ -198,10 +198,10 @@ def _write(file: int, data: bytes) -> None:
 
 if __name__ == "__main__":
     sys.path.append(sys.argv[1])  # where the engine's module is: `site` is not imported
-    # Whoever started this may ignore or block the signal of the timer, and that is inherited.
+    # A parent that ignores or blocks the timer's signal passes that on.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
     try:
         serve(0)
     except (OSError, EOFError):
-        pass  # whoever asked is gone
+        pass  # the owner is gone

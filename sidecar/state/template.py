@@ -28,7 +28,7 @@ class Slot:
     expression: Expression
 
     def evaluate(self, run: Run) -> Any:
-        """The expression's value before any filter; an error says which expression of the text failed."""
+        """The expression's value before any filter; an error names the expression that failed."""
         try:
             return run(self.expression)
         except ExpressionError as error:
@@ -102,7 +102,7 @@ def _in_text(error: ExpressionError, placeholder: Placeholder) -> TemplateError:
 
 
 def _offset_of(error: ExpressionError, placeholder: Placeholder) -> int:
-    """Where in the text a syntax error is: the evaluator tells line and column inside the expression, from 1."""
+    """Where in the text a syntax error is: the evaluator gives line and column inside the expression, from 1."""
     if error.line is None or not 1 <= error.line <= placeholder.source.count("\n") + 1:
         return placeholder.source_offset
     inside = sum(len(row) + 1 for row in placeholder.source.split("\n")[: error.line - 1]) + max(

@@ -1,4 +1,4 @@
-"""Values between Python and JavaScript: JSON text, and beside it the numbers that JSON does not know."""
+"""Values between Python and JavaScript: JSON text, and beside it the numbers that JSON does not have."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _without_odd(value: object, path: Path, odd: list[tuple[Path, str]]) -> obje
 
 
 def _exact(text: str, value: object, what: str) -> str:
-    # A search costs a tenth of a look at every value; texts full of digits pay for both.
+    # A search of the text costs a tenth of a visit to every value, which only texts full of digits need.
     if _MAYBE_LARGE.search(text) and (large := _large(value, what)):
         place, number = large
         hint = "JavaScript cannot hold it exactly; keep it as text"

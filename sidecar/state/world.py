@@ -43,7 +43,7 @@ class _Transaction:
     dirty: dict[str, _Patches]
     removed: _Names
     generation: int
-    opened: bool = False  # whether the engine knows of it
+    opened: bool = False  # in the engine, too
 
 
 class World:
@@ -87,7 +87,7 @@ class World:
             self._removed.add(name)
 
     def alias(self, name: str, of: str) -> None:
-        """Let expressions know a value by another name; one copy serves both."""
+        """Give a value another name for expressions; one copy serves both."""
         self._aliases[name] = of
 
     def get(self, name: str) -> Any:
@@ -135,7 +135,7 @@ class World:
             try:
                 return evaluate_simple(expression.simple, self._look(extra))
             except LookupError:
-                pass  # the engine can tell, or has an error for it
+                pass  # the engine evaluates it
         with self._script.lock:
             keys: _Names = set()
             arguments = self._arguments(expression, extra or {}, bind or {}, keys)
