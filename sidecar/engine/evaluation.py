@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sidecar.model.updates import Update
     from sidecar.state.script import Expression, Script
-    from sidecar.state.shell import ListCommand, Prepared, ShellCommand
+    from sidecar.state.shell import ArgumentList, PreparedCommand, ShellText
     from sidecar.state.world import World
 
 _CLOCK = frozenset({"now", "uuid"})
@@ -43,9 +43,9 @@ class Texts:
         """A text with `{{ }}`."""
         return self._once("value", text, template.compile_text)
 
-    def command(self, command: str | tuple[str, ...]) -> ShellCommand | ListCommand:
+    def command(self, command: str | tuple[str, ...]) -> ShellText | ArgumentList:
         """A command: a text for the shell, or a list."""
-        found: ShellCommand | ListCommand
+        found: ShellText | ArgumentList
         found = self._once("command", command, shell.compile_command)
         return found
 
@@ -108,7 +108,7 @@ class View:
             return None if found is None else duration.seconds(found)
         return given
 
-    def command(self, command: str | tuple[str, ...]) -> Prepared:
+    def command(self, command: str | tuple[str, ...]) -> PreparedCommand:
         """A command in which the shell reads no value as code."""
         return self.texts.command(command).prepare(self.run)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sidecar.engine.evaluation import Texts, View
-from sidecar.state.reactive import Computed, Reactive, Update, Write
+from sidecar.state.reactive import Computed, Reactive, StateUpdate, Write
 from sidecar.state.world import World
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Space:
         """A place in this workflow, with the names that loops and tasks add."""
         return View(self._texts, self.state.world, names)
 
-    def update(self, writes: Sequence[Write]) -> Update:
+    def update(self, writes: Sequence[Write]) -> StateUpdate:
         """A transaction of the state."""
         return self.state.update(writes)
 

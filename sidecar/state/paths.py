@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sidecar.errors import SidecarError, TemplateError
 from sidecar.state.template import Compiler, Run, Slot, as_key, compile_text, names_in
-
-if TYPE_CHECKING:
-    pass
-
 
 Path = tuple[str | int, ...]
 WRITABLE = ("raw", "state")
@@ -240,7 +236,7 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """What a write leads to: the new state, and its difference from the old one."""
 
     state: dict[str, Any]
@@ -256,7 +252,7 @@ def get(state: Any, path: Path, default: Any = None) -> Any:
     return state
 
 
-def apply(state: dict[str, Any], path: Path, operation: str = "set", value: Any = None) -> Change:
+def apply(state: dict[str, Any], path: Path, operation: str = "set", value: Any = None) -> StateChange:
     """The state after one write. `increment` without a value adds 1; null counts as not there yet."""
     for_writing(path)
     old = get(state, path, _MISSING)
@@ -272,7 +268,7 @@ def apply(state: dict[str, Any], path: Path, operation: str = "set", value: Any 
     raise PathError(f"{operation!r} is not an operation; there is: {', '.join(OPERATIONS)}")
 
 
-def _append(state: dict[str, Any], path: Path, old: Any, value: Any) -> Change:
+def _append(state: dict[str, Any], path: Path, old: Any, value: Any) -> StateChange:
     """The value becomes one more item, also if it is a list itself."""
     if old is None:
         return _put(state, path, [value])
@@ -288,7 +284,7 @@ def _sum(path: Path, old: Any, amount: Any) -> Any:
     return (old or 0) + amount
 
 
-def _merge(state: dict[str, Any], path: Path, old: Any, value: Any) -> Change:
+def _merge(state: dict[str, Any], path: Path, old: Any, value: Any) -> StateChange:
     """One level deep, as `{...old, ...value}` in JavaScript: a key of the value replaces that key as a whole."""
     if not isinstance(value, dict):
         raise PathError(f"only an object can be merged into {show(path)}, and the value is {_kind(value)}")
@@ -298,10 +294,10 @@ def _merge(state: dict[str, Any], path: Path, old: Any, value: Any) -> Change:
         raise PathError(f"{show(path)} is {_kind(old)}, not an object")
     changed = _put(state, path, {**old, **value})
     section, name, inner = str(path[0]), str(path[1]), path[2:]
-    return Change(changed.state, tuple(Patch(section, name, (*inner, key), item) for key, item in value.items()))
+    return StateChange(changed.state, tuple(Patch(section, name, (*inner, key), item) for key, item in value.items()))
 
 
-def _put(state: dict[str, Any], path: Path, value: Any) -> Change:
+def _put(state: dict[str, Any], path: Path, value: Any) -> StateChange:
     """Copies the containers from the root down to the path; the first one that did not exist is what the patch sets."""
     root: Any = dict(state)
     here, depth, made = root, 0, len(path) - 1
@@ -322,7 +318,7 @@ def _put(state: dict[str, Any], path: Path, value: Any) -> Change:
     # The name itself is the topmost thing that a patch can set.
     made = max(made, 1)
     patch = Patch(str(path[0]), str(path[1]), _shown_inner(root, path, made), get(root, path[: made + 1]))
-    return Change(root, (patch,))
+    return StateChange(root, (patch,))
 
 
 def _shown_inner(root: Any, path: Path, made: int) -> Path:

@@ -55,7 +55,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class StateUpdate:
     """What an update led to: the state's version, and the computed fields that have another value now."""
 
     version: int
@@ -161,12 +161,12 @@ class Reactive:
         """What a field reads and who reads it."""
         return self.graph.dependencies(name)
 
-    def update(self, writes: Sequence[Write]) -> Update:
+    def update(self, writes: Sequence[Write]) -> StateUpdate:
         """All writes and every recomputation, or, with the error, none of it."""
         if not writes:
-            return Update(self.version, ())
+            return StateUpdate(self.version, ())
         changed = self._transact(writes, self.version + 1)
-        return Update(self.version, changed)
+        return StateUpdate(self.version, changed)
 
     def close(self) -> None:
         """Let the evaluator forget it."""
@@ -288,7 +288,7 @@ class Reactive:
             raise ExpressionError(f"its value fails `{check.source.strip()}`", kind="value")
 
 
-def _at(sections: dict[str, Any], computed: dict[str, Any], source: Source) -> Any:
+def _at(sections: dict[str, Any], computed: dict[str, Any], source: FieldSource) -> Any:
     values = computed if source.section == "computed" else sections[source.section]
     return paths.get(values, (source.name, *source.inner), _UNSET)
 
@@ -303,7 +303,7 @@ def _tuple(sources: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FieldSource:
     """One place that a field reads: a name of a section, and a path inside its value."""
 
     section: str
@@ -380,7 +380,7 @@ class Graph:
         return tuple(f"computed.{name}" for name in sorted(found, key=self.position.__getitem__))
 
 
-def _source(field: str, text: str) -> Source:
+def _source(field: str, text: str) -> FieldSource:
     try:
         path = paths.parse(text)
     except paths.PathError as error:
@@ -388,10 +388,10 @@ def _source(field: str, text: str) -> Source:
     if len(path) < 2 or path[0] not in SECTIONS or not isinstance(path[1], str):
         hint = f"say where {text!r} is: raw.…, state.… or computed.…"
         raise DependencyError(f"computed field {field!r}: {hint}", field)
-    return Source(str(path[0]), path[1], path[2:])
+    return FieldSource(str(path[0]), path[1], path[2:])
 
 
-def _check(name: str, sources: Sequence[Source], known: Mapping[str, object]) -> None:
+def _check(name: str, sources: Sequence[FieldSource], known: Mapping[str, object]) -> None:
     if not sources:
         raise DependencyError(f"computed field {name!r} reads nothing: `from` is empty", name)
     for source in sources:
@@ -402,7 +402,7 @@ def _check(name: str, sources: Sequence[Source], known: Mapping[str, object]) ->
             )
 
 
-def _order(fields: Mapping[str, Sequence[Source]]) -> tuple[str, ...]:
+def _order(fields: Mapping[str, Sequence[FieldSource]]) -> tuple[str, ...]:
     """Depth first without recursion, so that a long chain is no problem; as declared where there is a choice."""
     done: dict[str, None] = {}
     for start in fields:

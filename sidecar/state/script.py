@@ -16,7 +16,7 @@ from sidecar.errors import ExpressionError
 from sidecar.state import javascript
 from sidecar.state.javascript import GLOBALS, RESERVED, Token, line_and_column
 from sidecar.state.script_process import WorkerLost, WorkerProcess, realm_source
-from sidecar.state.script_worker import CHECK, MEMORY, REALM_LINE, UNSURE, VALUE, Engine, Request
+from sidecar.state.script_worker import CHECK, MEMORY, REALM_LINE, UNSURE, VALUE, Engine, EngineRequest
 from sidecar.state.values import LARGEST
 
 Simple = tuple[Any, ...]  # an expression that needs no engine: an operator and its operands
@@ -177,7 +177,7 @@ class Script:
         """What the engine has against some code."""
         for again in (True, False):
             try:
-                status, text = self.engine().handle(Request(CHECK, _CHECKS, code=code))
+                status, text = self.engine().handle(EngineRequest(CHECK, _CHECKS, code=code))
             except WorkerLost as lost:
                 self.lose(lost, again=again)
                 continue

@@ -16,7 +16,7 @@ import _quickjs  # type: ignore[import-not-found]
 
 from sidecar.state import script_worker
 from sidecar.state.javascript import GLOBALS
-from sidecar.state.script_worker import FRAME_BYTES, PATIENCE, REPLY, REQUEST, Request
+from sidecar.state.script_worker import FRAME_BYTES, PATIENCE, REPLY, REQUEST, EngineRequest
 
 # Variables without which some interpreters do not start. Nothing else goes there; and dates are UTC everywhere.
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
@@ -79,7 +79,7 @@ class WorkerProcess:
         """Which process it is."""
         return int(self._process.pid)
 
-    def handle(self, request: Request) -> tuple[bytes, str]:
+    def handle(self, request: EngineRequest) -> tuple[bytes, str]:
         """Ask, and wait for the answer."""
         try:
             return self._exchange(request)
@@ -88,7 +88,7 @@ class WorkerProcess:
             self.close()
             raise
 
-    def _exchange(self, request: Request) -> tuple[bytes, str]:
+    def _exchange(self, request: EngineRequest) -> tuple[bytes, str]:
         texts = [text.encode("utf-8", "surrogatepass") for text in request[3:]]
         self._send(REQUEST.pack(*request[:3], *map(len, texts)) + b"".join(texts))
         return self._receive()

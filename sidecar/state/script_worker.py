@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 # A request: what, which world, which expression, then the lengths of three texts: code, changes, arguments.
 REQUEST = struct.Struct(">cIIIII")
 REPLY = struct.Struct(">cI")
@@ -30,7 +31,7 @@ MEASURE_EVERY = 256 * 1024
 REALM_LINE = 100_000
 
 
-class Request(NamedTuple):
+class EngineRequest(NamedTuple):
     """What an engine is asked."""
 
     what: bytes
@@ -109,7 +110,7 @@ class Engine:
         self._watch = watch
         self._realms: dict[int, Realm] = {}
 
-    def handle(self, request: Request) -> tuple[bytes, str]:
+    def handle(self, request: EngineRequest) -> tuple[bytes, str]:
         """Carry out one request. Every failure is an answer."""
         world = request.world
         if request.what == DROP:
@@ -124,7 +125,7 @@ class Engine:
             # `null`: there was not even room for the error.
             return (MEMORY if text == "null\n" else ERROR), text
 
-    def _carry_out(self, request: Request) -> str:
+    def _carry_out(self, request: EngineRequest) -> str:
         world = request.world
         realm = self._realms.get(world)
         if realm is None or request.changes:
@@ -163,7 +164,7 @@ def serve(file: int) -> None:
         except EOFError:
             return
         texts = [begin.exactly(length).decode("utf-8", "surrogatepass") if length else "" for length in lengths]
-        status, text = engine.handle(Request(what, world, expression, *texts))
+        status, text = engine.handle(EngineRequest(what, world, expression, *texts))
         answer = text.encode("utf-8", "surrogatepass")
         _write(file, REPLY.pack(status, len(answer)) + answer)
 

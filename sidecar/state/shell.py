@@ -34,7 +34,7 @@ _WAY_OUT = "Write `command` as a list, or pass the value in `env:`; `| raw` turn
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCommand:
     """A script for `sh -c` or `bash -c`, and what has to be added to its environment (UTF-8, surrogateescape)."""
 
     script: str
@@ -50,7 +50,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CommandFinding:
     """What is wrong with a command, or doubtful, at an offset of its text."""
 
     offset: int
@@ -73,32 +73,32 @@ class _Compiled:
     def names(self) -> frozenset[str]:
         return names_in(self.slots)
 
-    def prepare(self, run: Run) -> Prepared:
+    def prepare(self, run: Run) -> PreparedCommand:
         """The command with the values that its expressions have now."""
         return self.fill([slot.evaluate(run) for slot in self.slots])
 
-    def fill(self, values: Sequence[Any]) -> Prepared:
+    def fill(self, values: Sequence[Any]) -> PreparedCommand:
         """The command with one value per `{{ }}`, in order."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class ShellCommand(_Compiled):
+class ShellText(_Compiled):
     """A text for the shell; it is analysed once, unless `| raw` makes another text of it at every run."""
 
     analysis: _Analysis | None
 
-    def fill(self, values: Sequence[Any]) -> Prepared:
+    def fill(self, values: Sequence[Any]) -> PreparedCommand:
         return _prepare(_without_programs(self.parts), values, self.analysis)
 
 
 @dataclass(frozen=True, slots=True)
-class ListCommand(_Compiled):
+class ArgumentList(_Compiled):
     """A program and its arguments. The shell only starts it: it finds each argument between quotes."""
 
     elements: tuple[tuple[str | Slot, ...], ...]
 
-    def fill(self, values: Sequence[Any]) -> Prepared:
+    def fill(self, values: Sequence[Any]) -> PreparedCommand:
         bound = _Bound("".join(part for part in self.parts if isinstance(part, str)))
         given = iter(values)
         words: list[str] = []
@@ -116,7 +116,7 @@ class ListCommand(_Compiled):
         return bound.prepared(" ".join(words), is_list=True)
 
 
-def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellCommand | ListCommand:
+def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellText | ArgumentList:
     """A command with its expressions compiled; `check` and `check_list` say what else is wrong with it."""
     if not isinstance(command, str):
         elements = tuple(compile_text(element, compiler).parts for element in command)
@@ -124,27 +124,27 @@ def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> Shell
         between: list[str | Slot] = []
         for element in elements:
             between += [*([" "] if between else []), *element]
-        return ListCommand(tuple(between), placeholders, elements)
+        return ArgumentList(tuple(between), placeholders, elements)
     parts = compile_text(command, compiler).parts
     bare = _without_programs(parts)
     is_fixed = not any(isinstance(part, Placeholder) and _mode(part) == "raw" for part in bare)
-    return ShellCommand(parts, tuple(_written(command)), _analyse(bare, {}) if is_fixed else None)
+    return ShellText(parts, tuple(_written(command)), _analyse(bare, {}) if is_fixed else None)
 
 
-def check(command: str) -> list[Finding]:
+def check(command: str) -> list[CommandFinding]:
     """Where the shell would read a value as code, which is an error, and where another program may, which is none."""
     parts = split_template(command)
     holes = [part for part in parts if isinstance(part, Placeholder)]
     analysis = _analyse(parts, {})
     if analysis.refused is not None:
-        return [Finding(holes[analysis.refused_at].offset, f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
+        return [CommandFinding(holes[analysis.refused_at].offset, f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
     warnings = sorted(analysis.warnings.items())
-    return [Finding(holes[number].offset, message, is_error=False) for number, message in warnings]
+    return [CommandFinding(holes[number].offset, message, is_error=False) for number, message in warnings]
 
 
-def check_list(command: Sequence[str]) -> list[list[Finding]]:
+def check_list(command: Sequence[str]) -> list[list[CommandFinding]]:
     """What is doubtful in each element: no shell reads a list, but its program may be one."""
-    found: list[list[Finding]] = [[] for _ in command]
+    found: list[list[CommandFinding]] = [[] for _ in command]
     holes: list[tuple[int, Placeholder]] = []
     words: list[list[str | int]] = []
     for number, element in enumerate(command):
@@ -157,11 +157,11 @@ def check_list(command: Sequence[str]) -> list[list[Finding]]:
                 words[-1].append("x" if isinstance(part, Placeholder) else part)
     for at, message in sorted(_doubts(words).items()):
         number, hole = holes[at]
-        found[number].append(Finding(hole.offset, message, is_error=False))
+        found[number].append(CommandFinding(hole.offset, message, is_error=False))
     return found
 
 
-def prepare(command: str, values: Sequence[Any]) -> Prepared:
+def prepare(command: str, values: Sequence[Any]) -> PreparedCommand:
     """The command with one value per `{{ }}`, in order."""
     return _prepare(split_template(command), values, None)
 
@@ -174,7 +174,7 @@ def _without_programs(parts: Sequence[str | Slot]) -> list[str | Placeholder]:
     return [part.placeholder if isinstance(part, Slot) else part for part in parts]
 
 
-def _prepare(parts: Sequence[str | Placeholder], values: Sequence[Any], analysis: _Analysis | None) -> Prepared:
+def _prepare(parts: Sequence[str | Placeholder], values: Sequence[Any], analysis: _Analysis | None) -> PreparedCommand:
     holes = [part for part in parts if isinstance(part, Placeholder)]
     given = [filtered(value, _before_mode(hole), hole.offset) for hole, value in zip(holes, values, strict=True)]
     # What `| raw` pastes may open a quote, so the places are looked for in the text that will really run.
@@ -293,7 +293,7 @@ class _Bound:
         self.values[name] = text
         return name
 
-    def prepared(self, body: str, *, is_list: bool = False) -> Prepared:
+    def prepared(self, body: str, *, is_list: bool = False) -> PreparedCommand:
         """The script first takes the values out of its environment, so that what it starts does not inherit them.
 
         It does so on its first line: the shell's messages keep the line numbers of the command.
@@ -312,7 +312,7 @@ class _Bound:
         script = lead + ("exec " if is_list else "") + body
         if len(script.encode("utf-8", "surrogateescape")) > _SCRIPT_BYTES:
             raise ShellError(_TOO_LONG)
-        return Prepared(script, environment, body, self.values, is_list)
+        return PreparedCommand(script, environment, body, self.values, is_list)
 
 
 # The scanner. A quoted reference to a variable stands for a value, and what a variable expands to is data to the shell,

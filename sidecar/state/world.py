@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.state.script import evaluate_simple
 from sidecar.state.script_process import WorkerLost
-from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, Request
+from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, EngineRequest
 from sidecar.state.values import Path, array, encode, pack, unpack
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class World:
         """Let the engine forget the world."""
         with self._script.lock, contextlib.suppress(WorkerLost):
             if self._script.running and self._generation == self._script.generation:
-                self._script.engine().handle(Request(DROP, self._number))
+                self._script.engine().handle(EngineRequest(DROP, self._number))
             self._generation = -1
 
     def _look(self, extra: Mapping[str, object] | None) -> Callable[[str], Any]:
@@ -167,7 +167,9 @@ class World:
             changes = self._changes(keys)
             code = "" if expression.number in self._compiled else expression.code
             try:
-                status, text = engine.handle(Request(RUN, self._number, expression.number, code, changes, arguments))
+                status, text = engine.handle(
+                    EngineRequest(RUN, self._number, expression.number, code, changes, arguments)
+                )
             except WorkerLost as lost:
                 self._script.lose(lost, again=again)
                 continue

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sidecar.engine.plan.known import Known
-    from sidecar.state.shell import Prepared
+    from sidecar.state.shell import PreparedCommand
     from sidecar.state.template import Slot
 
 # A character that no command has: between two of them stands the number of a hole that only the run can fill.
@@ -114,7 +114,7 @@ def command(given: str | tuple[str, ...], known: Known) -> Command:
     return Command(shown, tuple(problems), tuple(dict.fromkeys(_programs(typed))))
 
 
-def _typed(prepared: Prepared) -> str:
+def _typed(prepared: PreparedCommand) -> str:
     """The command with its values in it, each quoted for its place."""
     if not prepared.values:
         return prepared.body

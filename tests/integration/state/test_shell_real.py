@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from sidecar.state.shell import Prepared
+    from sidecar.state.shell import PreparedCommand
 
 # `sh` is mostly one of the others.
 SHELLS = list(
@@ -96,7 +96,7 @@ def unevaluated(source: str) -> Expression:
     return Expression(source, (source,), (), "", 0)
 
 
-def prepare(command: str | tuple[str, ...], values: Sequence[Any]) -> Prepared:
+def prepare(command: str | tuple[str, ...], values: Sequence[Any]) -> PreparedCommand:
     return compile_command(command, unevaluated).fill(values)
 
 
@@ -145,7 +145,7 @@ SPOTS = [
 ]
 
 
-def arguments(prepared: Prepared, shell: str, directory: Path, locale: str = "C.UTF-8") -> list[str]:
+def arguments(prepared: PreparedCommand, shell: str, directory: Path, locale: str = "C.UTF-8") -> list[str]:
     """What the command printed; the directory holds a bait for globs and must hold nothing else afterwards."""
     (directory / "bait").touch()
     environment = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": locale, **prepared.environment}
@@ -374,7 +374,7 @@ def run(shell: str, script: str, environment: dict[str, str], directory: Path) -
     return (directory / "pwned").is_dir()
 
 
-def together(commands: Sequence[Prepared]) -> str:
+def together(commands: Sequence[PreparedCommand]) -> str:
     """One script that runs them all, each in a process of its own: starting a shell for each takes most of the time."""
     lines = []
     for prepared in commands:
@@ -574,7 +574,7 @@ LISTS: list[list[str]] = [
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_however_a_value_gets_to_a_place_it_is_refused_or_harmless(consumer: str, tmp_path: Path) -> None:
-    accepted: list[tuple[str, Any, Prepared]] = []
+    accepted: list[tuple[str, Any, PreparedCommand]] = []
     for _, around, word in CARRIERS:
         command = around.replace("C", re.sub(r"\bV\b", lambda _, word=word: word, consumer))  # type: ignore[misc]
         for value in (*VALUES_AS_CODE, *LISTS):

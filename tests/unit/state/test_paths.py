@@ -117,7 +117,7 @@ def test_only_raw_and_state_can_be_written_and_the_error_names_the_right_form(te
 # --- writes
 
 
-def write(state: dict[str, Any], path: str, operation: str = "set", value: Any = None) -> paths.Change:
+def write(state: dict[str, Any], path: str, operation: str = "set", value: Any = None) -> paths.StateChange:
     return paths.apply(state, paths.parse(path), operation, value)
 
 

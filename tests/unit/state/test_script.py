@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sidecar.errors import ExpressionError
 from sidecar.state.script import Script
 from sidecar.state.script_process import realm_source
-from sidecar.state.script_worker import RUN, UNSURE, VALUE, Engine, Request
+from sidecar.state.script_worker import RUN, UNSURE, VALUE, Engine, EngineRequest
 from sidecar.state.values import glimpse, plain, same, truthy
 from sidecar.state.world import Returns, World
 
@@ -511,9 +511,9 @@ def test_a_change_that_fails_half_way_is_not_built_upon() -> None:
     engine = Engine(realm_source(), 0.25, 64 << 20, lambda _: None)
     code = "-(function (x) { return [x] })"
     good = '[["set","x",1],["set","x",2]]'
-    assert engine.handle(Request(RUN, 1, 1, code, good, '["x"]')) == (VALUE, "[2]")
-    assert engine.handle(Request(RUN, 1, 1, "", '[["set","x",3],["nonsense"]]', '["x"]'))[0] == UNSURE
-    assert engine.handle(Request(RUN, 1, 1, code, "", '["x"]')) == (VALUE, "[null]"), "a fresh realm"
+    assert engine.handle(EngineRequest(RUN, 1, 1, code, good, '["x"]')) == (VALUE, "[2]")
+    assert engine.handle(EngineRequest(RUN, 1, 1, "", '[["set","x",3],["nonsense"]]', '["x"]'))[0] == UNSURE
+    assert engine.handle(EngineRequest(RUN, 1, 1, code, "", '["x"]')) == (VALUE, "[null]"), "a fresh realm"
 
 
 def test_a_source_is_compiled_once(script: Script) -> None:

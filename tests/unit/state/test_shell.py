@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sidecar.errors import ShellError, TemplateError
 from sidecar.state.script import Expression
-from sidecar.state.shell import Prepared, check, check_list, compile_command
+from sidecar.state.shell import PreparedCommand, check, check_list, compile_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ def unevaluated(source: str) -> Expression:
     return Expression(source, (source,), (), "", 0)
 
 
-def prepare(command: str | tuple[str, ...], values: Sequence[Any]) -> Prepared:
+def prepare(command: str | tuple[str, ...], values: Sequence[Any]) -> PreparedCommand:
     return compile_command(command, unevaluated).fill(values)
 
 
