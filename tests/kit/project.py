@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.kit import journal
 from tests.kit.waiting import DEADLINE_S, until
 
 SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+CALLER = Path(__file__).parent / "programs" / "caller.py"
 TAG = "SIDECAR_TEST_TAG"
 
 
@@ -50,6 +51,11 @@ class Project:
         command = ["sh", "-c", script, name]
         content = {"description": name, "adapter": "command", "command": command, **definition}
         (self.state / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+
+    def calling_agent(self, name: str, manner: str, file: str, *calls: tuple[str, dict[str, Any]]) -> None:
+        """An agent that is an MCP client: see the program."""
+        words = [sys.executable, str(CALLER), manner, file, *([json.dumps(calls)] if calls else [])]
+        self.agent(name, "", command=words)
 
     def touch(self, name: str) -> None:
         (self.root / name).touch()
@@ -153,10 +159,31 @@ class Project:
                 return True
         return False
 
+    def tagged(self) -> list[psutil.Process]:
+        """What runs with this project's tag."""
+        return tagged(self.tag)
+
     def processes(self) -> list[psutil.Process]:
         """What runs with this project's tag, besides what the test started itself."""
         ours = {process.pid for process in self.started} | {os.getpid()}
-        return [process for process in tagged(self.tag) if process.pid not in ours]
+        return [process for process in self.tagged() if process.pid not in ours]
+
+    @contextmanager
+    def hold(self, run_id: str) -> Iterator[Callable[[], None]]:
+        """Hold the run's lock, as the process does that executes it; what is yielded releases it before the end."""
+        lock = os.open(self.directory(run_id) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        held = [lock]
+        until(lambda: _locked(lock))
+        os.ftruncate(lock, os.pwrite(lock, b"%d\n" % os.getpid(), 0))
+
+        def release() -> None:
+            while held:
+                os.close(held.pop())
+
+        try:
+            yield release
+        finally:
+            release()
 
     # --- waiting
 
@@ -246,3 +273,11 @@ def tagged(tag: str) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(TAG) == tag:
                 found.append(process)
     return found
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

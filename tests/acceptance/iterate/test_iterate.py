@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.service import workspaces
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.acceptance.iterate.conftest import Project
+    from tests.acceptance.iterate.conftest import WorkspaceProject
 
 
-def test_it_works_until_the_status_says_complete(project: Project) -> None:
+def test_it_works_until_the_status_says_complete(project: WorkspaceProject) -> None:
     process = project.iterate()
     project.report(progress={"completed": 1, "total": 3}, worked=True, summary="one")
     project.report(progress={"completed": 2, "total": 3}, worked=True)
@@ -23,7 +21,7 @@ def test_it_works_until_the_status_says_complete(project: Project) -> None:
     code, out, _ = project.finished(process)
     assert code == 0
     assert (project.turns(), project.last().status) == (3, "completed")
-    told = [event.data["text"] for event in project.events("message")]
+    told = [event.data["text"] for event in project.last_events("message")]
     assert told[1:] == [
         "Iteration 1: progress 1 / 3 (one)",
         "Iteration 2: progress 2 / 3",
@@ -36,7 +34,7 @@ def test_it_works_until_the_status_says_complete(project: Project) -> None:
     assert (project.root / "where").read_text().strip() == str(project.root.resolve())
 
 
-def test_a_workspace_that_is_complete_costs_no_turn(project: Project) -> None:
+def test_a_workspace_that_is_complete_costs_no_turn(project: WorkspaceProject) -> None:
     (project.workspace / ".status.json").write_text('{"complete": true}')
     code, out, _ = project.finished(project.iterate())
     assert (code, project.turns(), project.last().status) == (0, 0, "completed")
@@ -44,14 +42,14 @@ def test_a_workspace_that_is_complete_costs_no_turn(project: Project) -> None:
 
 
 @pytest.mark.parametrize("content", ['{"complete": false}', '{"complete": "true"}', "{", "[]"])
-def test_an_old_status_that_does_not_say_complete_is_no_completion(project: Project, content: str) -> None:
+def test_an_old_status_that_does_not_say_complete_is_no_completion(project: WorkspaceProject, content: str) -> None:
     (project.workspace / ".status.json").write_text(content)
     process = project.iterate()
     project.report(complete=True)
     assert (project.finished(process)[0], project.turns()) == (0, 1)
 
 
-def test_a_second_run_on_a_workspace_is_refused_while_the_first_has_it(project: Project) -> None:
+def test_a_second_run_on_a_workspace_is_refused_while_the_first_has_it(project: WorkspaceProject) -> None:
     first = project.iterate()
     project.wait_for_turn()
     run_id = project.last().run_id
@@ -73,7 +71,7 @@ def test_a_second_run_on_a_workspace_is_refused_while_the_first_has_it(project: 
     assert project.finished(second)[0] == 0
 
 
-def test_another_workspace_is_free_and_so_is_one_whose_run_was_interrupted(project: Project) -> None:
+def test_another_workspace_is_free_and_so_is_one_whose_run_was_interrupted(project: WorkspaceProject) -> None:
     first = project.iterate()
     project.wait_for_turn()
     other = project.workspace.with_name("other")
@@ -88,7 +86,7 @@ def test_another_workspace_is_free_and_so_is_one_whose_run_was_interrupted(proje
     assert project.finished(project.iterate())[0] == 0
 
 
-def test_at_the_maximum_of_iterations_it_ends_with_exit_code_3(project: Project) -> None:
+def test_at_the_maximum_of_iterations_it_ends_with_exit_code_3(project: WorkspaceProject) -> None:
     process = project.iterate("-p", "max_iterations=2")
     project.report(worked=True)
     project.report(worked=True)
@@ -98,7 +96,7 @@ def test_at_the_maximum_of_iterations_it_ends_with_exit_code_3(project: Project)
     assert project.turns() == 2
 
 
-def test_it_fails_when_nothing_was_done_for_some_iterations_in_a_row(project: Project) -> None:
+def test_it_fails_when_nothing_was_done_for_some_iterations_in_a_row(project: WorkspaceProject) -> None:
     process = project.iterate("-p", "stagnation_threshold=2")
     project.report(worked=False)
     project.report(worked=True)
@@ -109,7 +107,7 @@ def test_it_fails_when_nothing_was_done_for_some_iterations_in_a_row(project: Pr
     assert "Nothing was done in 2 iterations in a row" in err
 
 
-def test_a_status_that_cannot_be_used_is_reported_and_is_no_completion(project: Project) -> None:
+def test_a_status_that_cannot_be_used_is_reported_and_is_no_completion(project: WorkspaceProject) -> None:
     unusable = [
         (None, "No such file"),
         ('{"complete": tr', "is not JSON"),
@@ -124,14 +122,14 @@ def test_a_status_that_cannot_be_used_is_reported_and_is_no_completion(project: 
     project.report(complete=True)
     code, out, _ = project.finished(process)
     assert (code, project.turns()) == (0, len(unusable) + 1)
-    told = [event.data["text"] for event in project.events("message")][1:]
+    told = [event.data["text"] for event in project.last_events("message")][1:]
     for number, (_, problem) in enumerate(unusable):
         assert told[number].startswith(f"Iteration {number + 1}: .status.json cannot be used: ")
         assert problem in told[number]
         assert told[number] in out
 
 
-def test_an_agent_that_crashes_fails_the_run_which_can_be_resumed(project: Project) -> None:
+def test_an_agent_that_crashes_fails_the_run_which_can_be_resumed(project: WorkspaceProject) -> None:
     process = project.iterate()
     project.report(progress={"completed": 1, "total": 2})
     project.tell("echo 'out of luck' >&2; exit 7")
@@ -141,7 +139,7 @@ def test_an_agent_that_crashes_fails_the_run_which_can_be_resumed(project: Proje
     resumed = project.start("resume", project.last().run_id)
     project.report(complete=True)
     assert project.finished(resumed)[0] == 0
-    worked = [event.data for event in project.events("step_started") if event.data["id"] == "work"]
+    worked = [event.data for event in project.last_events("step_started") if event.data["id"] == "work"]
     assert [(data["step"], data["attempt"]) for data in worked] == [
         ("loop[0]/work", 1),
         ("loop[1]/work", 1),
@@ -149,7 +147,7 @@ def test_an_agent_that_crashes_fails_the_run_which_can_be_resumed(project: Proje
     ]
 
 
-def test_without_instructions_one_line_says_so_and_no_agent_starts(project: Project) -> None:
+def test_without_instructions_one_line_says_so_and_no_agent_starts(project: WorkspaceProject) -> None:
     instructions = project.workspace / "INSTRUCTIONS.md"
     instructions.unlink()
     code, _, err = project.finished(project.iterate())
@@ -161,22 +159,22 @@ def test_without_instructions_one_line_says_so_and_no_agent_starts(project: Proj
     assert project.finished(resumed)[0] == 0
 
 
-def test_a_template_is_not_taken_for_instructions(project: Project) -> None:
+def test_a_template_is_not_taken_for_instructions(project: WorkspaceProject) -> None:
     (project.workspace / "INSTRUCTIONS.md").unlink()
     assert project.run("workspace", "init", "my-task")[0] == 0
     code, _, err = project.finished(project.iterate())
     assert (code, project.turns()) == (2, 0)
     assert "INSTRUCTIONS.md is still the template" in err
-    assert workspaces.NOT_WRITTEN in (project.workspace / "INSTRUCTIONS.md").read_text()
+    assert "Not written yet: delete this line" in (project.workspace / "INSTRUCTIONS.md").read_text()
 
 
-def test_a_delay_that_is_no_time_is_refused_before_the_first_iteration(project: Project) -> None:
+def test_a_delay_that_is_no_time_is_refused_before_the_first_iteration(project: WorkspaceProject) -> None:
     code, _, err = project.run("flow", "run", "iterate", "my-task", "-p", "delay=soon")
     assert (code, project.turns()) == (2, 0)
     assert 'delay has to be a time such as 30s or 5m, not "soon"' in err
 
 
-def test_a_workspace_of_claude_iterate_runs_unchanged(claude_iterate: Project) -> None:
+def test_a_workspace_of_claude_iterate_runs_unchanged(claude_iterate: WorkspaceProject) -> None:
     project = claude_iterate
     metadata = {
         "name": "my-task",
@@ -199,7 +197,7 @@ def test_a_workspace_of_claude_iterate_runs_unchanged(claude_iterate: Project) -
     project.report(worked=False)
     code, _, err = project.finished(process)
     assert (code, project.turns()) == (3, 2), err
-    told = project.events("message")[0].data["text"]
+    told = project.last_events("message")[0].data["text"]
     assert told == (
         "At most 2 iterations, mode iterative, with 0s between two. Not used from .metadata.json: config.claude."
     )
@@ -210,17 +208,19 @@ def test_a_workspace_of_claude_iterate_runs_unchanged(claude_iterate: Project) -
     assert "as many pieces of work as you can" in prompt
 
 
-def test_parameters_beat_what_the_workspace_says_and_a_broken_metadata_file_is_told(claude_iterate: Project) -> None:
+def test_parameters_beat_what_the_workspace_says_and_a_broken_metadata_file_is_told(
+    claude_iterate: WorkspaceProject,
+) -> None:
     project = claude_iterate
     (project.workspace / ".metadata.json").write_text('{"mode": "iterative", "maxIterations": 2')
     process = project.iterate("-p", "max_iterations=1", "-p", "mode=loop")
     project.report(worked=True)
     assert project.finished(process)[0] == 3
-    told = project.events("message")[0].data["text"]
+    told = project.last_events("message")[0].data["text"]
     assert told.startswith("At most 1 iterations, mode loop, with 0s between two. The .metadata.json of the workspace")
 
 
-def test_any_adapter_will_do(project: Project) -> None:
+def test_any_adapter_will_do(project: WorkspaceProject) -> None:
     answer = {"type": "result", "subtype": "success", "is_error": False, "result": "done", "total_cost_usd": 0.25}
     script = (
         f"cat > /dev/null; printf %s '{{\"complete\": true}}' > {project.status}; printf '%s\\n' '{json.dumps(answer)}'"
@@ -228,10 +228,10 @@ def test_any_adapter_will_do(project: Project) -> None:
     project.agent("like-claude", script, adapter="claude")
     code, _, err = project.finished(project.iterate("-p", "agent=like-claude"))
     assert (code, project.last().status) == (0, "completed"), err
-    assert [event.data["cost_usd"] for event in project.events("usage")] == [0.25]
+    assert [event.data["cost_usd"] for event in project.last_events("usage")] == [0.25]
 
 
-def test_the_text_abort_error_aborts_as_a_file_does_and_is_deprecated(project: Project) -> None:
+def test_the_text_abort_error_aborts_as_a_file_does_and_is_deprecated(project: WorkspaceProject) -> None:
     process = project.iterate()
     project.tell("echo 'I give up.'; echo 'ABORT ERROR: the disk is full.'; echo")
     code, out, err = project.finished(process)
@@ -255,7 +255,7 @@ def test_the_text_abort_error_aborts_as_a_file_does_and_is_deprecated(project: P
         r"All is well, so I do not answer\n`ABORT ERROR: reason`",
     ],
 )
-def test_an_answer_that_only_mentions_abort_error_aborts_nothing(project: Project, answer: str) -> None:
+def test_an_answer_that_only_mentions_abort_error_aborts_nothing(project: WorkspaceProject, answer: str) -> None:
     process = project.iterate()
     project.tell(f"printf '%b\\n' '{answer}'; printf %s '{{\"complete\": true}}' > {project.status}")
     code, out, err = project.finished(process)
@@ -263,7 +263,7 @@ def test_an_answer_that_only_mentions_abort_error_aborts_nothing(project: Projec
     assert "deprecated, agents have" not in out
 
 
-def test_the_text_abort_error_aborts_also_in_the_very_last_step(project: Project) -> None:
+def test_the_text_abort_error_aborts_also_in_the_very_last_step(project: WorkspaceProject) -> None:
     project.environment["SIDECAR_WATCHER"] = "polling"  # so that the step could complete before anybody has seen it
     (project.state / "workflows").mkdir()
     only = {"description": "", "steps": [{"type": "agent", "prompt": "Do it.", "on_error": "continue"}]}
@@ -274,13 +274,13 @@ def test_the_text_abort_error_aborts_also_in_the_very_last_step(project: Project
     assert (project.last().status, project.last().reason) == ("aborted", "never")
 
 
-def test_a_workspace_that_is_not_there_is_told_with_how_to_make_it(project: Project) -> None:
+def test_a_workspace_that_is_not_there_is_told_with_how_to_make_it(project: WorkspaceProject) -> None:
     code, _, err = project.run("iterate", "my-tusk")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "Workspace not found: my-tusk (there is: my-task); to make it: sidecar workspace init my-tusk" in err
 
 
-def test_the_text_abort_error_is_a_text_like_any_other_where_the_setting_says_so(project: Project) -> None:
+def test_the_text_abort_error_is_a_text_like_any_other_where_the_setting_says_so(project: WorkspaceProject) -> None:
     project.environment["SIDECAR_LEGACY_ABORT_TEXT"] = "false"
     process = project.iterate()
     project.tell(f"echo 'ABORT ERROR: no'; printf %s '{{\"complete\": true}}' > {project.status}")

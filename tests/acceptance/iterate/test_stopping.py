@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.acceptance.iterate.conftest import Project
+from tests.kit import SIDECAR
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+if TYPE_CHECKING:
+    from tests.acceptance.iterate.conftest import WorkspaceProject
+
 SHELL = "/bin/sh"
 
 
-def test_a_stop_file_lets_the_iteration_finish_and_then_ends_the_run_which_can_be_resumed(project: Project) -> None:
+def test_a_stop_file_lets_the_iteration_finish_and_then_ends_the_run_which_can_be_resumed(
+    project: WorkspaceProject,
+) -> None:
     """Seed 002: a stop by file is graceful: it is seen at once, and obeyed between two iterations."""
     process = project.iterate()
     project.wait_for_turn()
@@ -36,10 +37,10 @@ def test_a_stop_file_lets_the_iteration_finish_and_then_ends_the_run_which_can_b
     resumed = project.start("resume", run.run_id)
     project.report(complete=True)
     assert project.finished(resumed)[0] == 0
-    assert [event.data["iteration"] for event in project.events("iteration")] == [1, 2]
+    assert [event.data["iteration"] for event in project.last_events("iteration")] == [1, 2]
 
 
-def test_a_stop_file_that_is_deleted_in_time_is_a_cancelled_stop(project: Project) -> None:
+def test_a_stop_file_that_is_deleted_in_time_is_a_cancelled_stop(project: WorkspaceProject) -> None:
     """Seed 002: who deletes the file takes the stop back."""
     process = project.iterate()
     project.wait_for_turn()
@@ -53,7 +54,7 @@ def test_a_stop_file_that_is_deleted_in_time_is_a_cancelled_stop(project: Projec
     assert "stop cancelled" in out
 
 
-def test_the_stop_command_says_what_it_did_and_stops_the_loop(project: Project) -> None:
+def test_the_stop_command_says_what_it_did_and_stops_the_loop(project: WorkspaceProject) -> None:
     """Seed 002: the stop command, its words, and exit code 0."""
     process = project.iterate()
     project.wait_for_turn()
@@ -67,7 +68,7 @@ def test_the_stop_command_says_what_it_did_and_stops_the_loop(project: Project) 
     assert "enough for today" in err
 
 
-def test_a_stop_file_from_before_prevents_the_first_iteration_and_is_gone_then(project: Project) -> None:
+def test_a_stop_file_from_before_prevents_the_first_iteration_and_is_gone_then(project: WorkspaceProject) -> None:
     """Seed 002: a file that is there at the start counts; here it prevents the first iteration."""
     (project.workspace / ".stop").write_text("not today\n")
     code, _, err = project.finished(project.iterate())
@@ -80,7 +81,7 @@ def test_a_stop_file_from_before_prevents_the_first_iteration_and_is_gone_then(p
     assert project.finished(process)[0] == 0
 
 
-def test_a_stop_in_the_last_iteration_does_not_meet_the_next_run(project: Project) -> None:
+def test_a_stop_in_the_last_iteration_does_not_meet_the_next_run(project: WorkspaceProject) -> None:
     """Seed 002: the file is never kept for a later run."""
     process = project.iterate()
     project.wait_for_turn()
@@ -91,7 +92,7 @@ def test_a_stop_in_the_last_iteration_does_not_meet_the_next_run(project: Projec
 
 
 @pytest.mark.parametrize("way", ["failed", "interrupted"])
-def test_a_run_that_ends_otherwise_takes_its_stop_along(project: Project, way: str) -> None:
+def test_a_run_that_ends_otherwise_takes_its_stop_along(project: WorkspaceProject, way: str) -> None:
     """Seed 002: the file is removed also where an error ends the run. One that SIGTERM interrupts has not ended: its
     stop meets whoever goes on with it."""
     process = project.iterate()
@@ -107,7 +108,7 @@ def test_a_run_that_ends_otherwise_takes_its_stop_along(project: Project, way: s
     assert (project.workspace / ".stop").exists() == (way == "interrupted")
 
 
-def test_without_a_terminal_no_key_is_heard_and_the_file_works_all_the_same(project: Project) -> None:
+def test_without_a_terminal_no_key_is_heard_and_the_file_works_all_the_same(project: WorkspaceProject) -> None:
     """Seed 002: keys only from a terminal, files in every mode."""
     read, write = os.pipe()
     os.write(write, b"s\nS\n")
@@ -123,7 +124,7 @@ def test_without_a_terminal_no_key_is_heard_and_the_file_works_all_the_same(proj
     os.close(write)
 
 
-def test_a_run_needs_no_standard_input_at_all(project: Project) -> None:
+def test_a_run_needs_no_standard_input_at_all(project: WorkspaceProject) -> None:
     """Seed 002: a keyboard that cannot be had ends nothing."""
     command = [SHELL, "-c", 'exec "$0" iterate my-task -p delay=0s <&-', SIDECAR]
     process = subprocess.Popen(command, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True)
@@ -133,14 +134,16 @@ def test_a_run_needs_no_standard_input_at_all(project: Project) -> None:
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_a_stop_file_has_the_permissions_that_the_umask_leaves(project: Project, umask: int, mode: int) -> None:
+def test_a_stop_file_has_the_permissions_that_the_umask_leaves(
+    project: WorkspaceProject, umask: int, mode: int
+) -> None:
     """Seed 002: made with the user's umask."""
     command = [SHELL, "-c", f'umask {umask:o}; exec "$0" stop my-task', SIDECAR]
     subprocess.run(command, cwd=project.root, env=project.environment, stdout=subprocess.DEVNULL, check=True)
     assert (project.workspace / ".stop").stat().st_mode & 0o777 == mode
 
 
-def test_an_abort_file_ends_the_agent_in_the_middle_of_its_iteration(project: Project) -> None:
+def test_an_abort_file_ends_the_agent_in_the_middle_of_its_iteration(project: WorkspaceProject) -> None:
     process = project.iterate()
     project.wait_for_turn()
     (project.workspace / ".abort").write_text("the wrong branch\n")
@@ -151,10 +154,10 @@ def test_an_abort_file_ends_the_agent_in_the_middle_of_its_iteration(project: Pr
     assert receipt["processes"]
 
 
-def _requested(project: Project) -> bool:
+def _requested(project: WorkspaceProject) -> bool:
     """The owner has seen the stop: it said so in the run's log."""
     return "stop requested" in _log(project)
 
 
-def _log(project: Project) -> str:
+def _log(project: WorkspaceProject) -> str:
     return (project.state / "runs" / project.last().run_id / "run.log").read_text()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.acceptance.iterate.conftest import Project, Terminal
+    from tests.acceptance.iterate.conftest import WorkspaceProject
+    from tests.kit import Terminal
 
 
-def test_init_makes_files_that_explain_themselves_and_never_overwrites_one(project: Project) -> None:
+def test_init_makes_files_that_explain_themselves_and_never_overwrites_one(project: WorkspaceProject) -> None:
     code, out, _ = project.run("workspace", "init", "new-task")
     made = project.workspace.parent / "new-task"
     assert code == 0
@@ -32,7 +33,7 @@ def test_init_makes_files_that_explain_themselves_and_never_overwrites_one(proje
     assert ((made / "TODO.md").read_text(), (made / "INSTRUCTIONS.md").read_text()) == ("mine\n", "Count to three.\n")
 
 
-def test_init_refuses_what_it_would_have_to_overwrite_and_names_that_are_none(project: Project) -> None:
+def test_init_refuses_what_it_would_have_to_overwrite_and_names_that_are_none(project: WorkspaceProject) -> None:
     source = str(project.root / "wanted.md")
     with open(source, "w") as file:
         file.write("Something else.\n")
@@ -44,7 +45,7 @@ def test_init_refuses_what_it_would_have_to_overwrite_and_names_that_are_none(pr
     assert (code, "not a workspace name" in err) == (2, True)
 
 
-def test_list_and_show_tell_progress_last_run_and_signals(project: Project) -> None:
+def test_list_and_show_tell_progress_last_run_and_signals(project: WorkspaceProject) -> None:
     process = project.iterate("-p", "max_iterations=1")
     project.report(progress={"completed": 1, "total": 4}, summary="one of \033[2Jfour")
     assert project.finished(process)[0] == 3
@@ -67,7 +68,7 @@ def test_list_and_show_tell_progress_last_run_and_signals(project: Project) -> N
     assert (found["live_runs"], found["instructions"], found["leftovers"]) == ([], "ready", [".stop"])
 
 
-def test_a_project_without_workspaces_says_how_to_make_one_and_gets_no_journal(project: Project) -> None:
+def test_a_project_without_workspaces_says_how_to_make_one_and_gets_no_journal(project: WorkspaceProject) -> None:
     (project.workspace / "INSTRUCTIONS.md").unlink()
     project.workspace.rmdir()
     _, out, _ = project.run("workspace", "list")
@@ -78,7 +79,7 @@ def test_a_project_without_workspaces_says_how_to_make_one_and_gets_no_journal(p
     assert (code, "Workspace not found: my-task" in err) == (2, True)
 
 
-def test_clean_removes_signals_receipts_and_temporary_files_and_nothing_else(project: Project) -> None:
+def test_clean_removes_signals_receipts_and_temporary_files_and_nothing_else(project: WorkspaceProject) -> None:
     leftovers = [".stop", ".abort.taken", ".stop.receipt.json", ".abort.0123456789abcdef.tmp"]
     for name in (*leftovers, ".stopper", "TODO.md", ".status.json"):
         (project.workspace / name).touch()
@@ -91,7 +92,7 @@ def test_clean_removes_signals_receipts_and_temporary_files_and_nothing_else(pro
     assert "nothing to clean" in project.run("workspace", "clean", "my-task")[1]
 
 
-def test_clean_refuses_while_a_run_is_live_there(project: Project) -> None:
+def test_clean_refuses_while_a_run_is_live_there(project: WorkspaceProject) -> None:
     process = project.iterate()
     project.wait_for_turn()
     (project.workspace / ".stop").touch()
@@ -103,7 +104,7 @@ def test_clean_refuses_while_a_run_is_live_there(project: Project) -> None:
     assert project.finished(process)[0] == 0
 
 
-def test_clean_asks_at_a_terminal(project: Project, at_terminal: Callable[..., Terminal]) -> None:
+def test_clean_asks_at_a_terminal(project: WorkspaceProject, at_terminal: Callable[..., Terminal]) -> None:
     (project.workspace / ".stop").touch()
     for answer, code in (("n\n", 1), ("y\n", 0)):
         terminal = at_terminal("workspace", "clean", "my-task")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,14 @@ import psutil
 import pytest
 import yaml
 
+from tests.kit import alive
+
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
     from tests.acceptance.mcp.conftest import Heard, House
 
 pytestmark = pytest.mark.anyio
-Lives = Callable[[int], bool]
 CALLER = Path(__file__).parent.parent / "owners" / "programs" / "caller.py"
 # It notes its pid and that of a child that ignores all but SIGKILL, far from its group; then it works.
 BORN = "setsid sh -c 'trap \"\" TERM HUP INT; echo $$ >> {0}.pids; while :; do sleep 600; done' & echo $$ >> {0}.pids; "
@@ -40,12 +40,11 @@ class Case:
     house: House
     name: str
     heard: Heard
-    lives: Lives
     replies: list[CallToolResult] = field(default_factory=list)
 
     def define(self, script: str, step: dict[str, Any] | None = None, **agent: Any) -> None:
         """An agent, and a workflow that gives it one step."""
-        self.house.agent(self.name, script.format(self.name), **agent)
+        self.house.project.agent(self.name, script.format(self.name), **agent)
         work = {"id": "work", "type": "agent", "agent": self.name, "prompt": "go", **(step or {})}
         self.house.project.workflow(self.name, work)
 
@@ -78,26 +77,26 @@ class Case:
         return run
 
     def check_end(self, run_id: str, status: str, *reasons: str) -> None:
-        (ended,) = self.house.project.events(run_id, "run_ended")
+        (ended,) = self.house.project.data(run_id, "run_ended")
         assert ended["status"] == status
         told = self.heard.of_kind("flow_complete", "flow_error")
         assert [(one["run_id"], one["status"]) for one in told] == [(run_id, status)]
-        ends = self.house.project.events(run_id, "agent_ended")
+        ends = self.house.project.data(run_id, "agent_ended")
         assert sorted(one["reason"] for one in ends) == sorted(reasons)
         assert [one["survivors"] for one in ends] == [0] * len(reasons)
-        assert len(self.house.project.events(run_id, "agent_started")) == len(reasons)
-        assert [pid for pid in self.pids() if self.lives(pid)] == []
+        assert len(self.house.project.data(run_id, "agent_started")) == len(reasons)
+        assert [pid for pid in self.pids() if alive(pid)] == []
 
 
 @pytest.fixture
-def case(house: House, unique: str, heard: Heard, lives: Lives) -> Case:
-    return Case(house, unique, heard, lives)
+def case(house: House, unique: str, heard: Heard) -> Case:
+    return Case(house, unique, heard)
 
 
 @pytest.fixture
-def own_case(own_house: House, unique: str, heard: Heard, lives: Lives) -> Case:
+def own_case(own_house: House, unique: str, heard: Heard) -> Case:
     """With a daemon of its own, to be broken or ended."""
-    return Case(own_house, unique, heard, lives)
+    return Case(own_house, unique, heard)
 
 
 async def test_abort_by_file(case: Case, era: str) -> None:
@@ -107,7 +106,7 @@ async def test_abort_by_file(case: Case, era: str) -> None:
         run_id = await case.at_work()
         case.house.abort_by_file(b"wrong branch\n", run_id)
     assert case.check("aborted", "abort")["reason"] == "wrong branch"
-    receipt = json.loads((case.house.own / "runs" / run_id / ".abort.receipt.json").read_text())
+    receipt = json.loads((case.house.state / "runs" / run_id / ".abort.receipt.json").read_text())
     assert (receipt["state"], receipt["survivors"]) == ("applied", 0)
 
 
@@ -118,7 +117,7 @@ async def test_abort_by_command(case: Case) -> None:
         run_id = await case.at_work()
         await anyio.to_thread.run_sync(case.house.project.run, "abort", "wrong branch", "--run", run_id, "--wait")
         # That it returns means that all is over.
-        assert [pid for pid in case.pids() if case.lives(pid)] == []
+        assert [pid for pid in case.pids() if alive(pid)] == []
     case.check("aborted", "abort")
 
 
@@ -165,12 +164,12 @@ async def test_abort_by_a_cancelled_call(case: Case) -> None:
             tasks.start_soon(call)
             run_id = await case.at_work()
             tasks.cancel_scope.cancel()  # the library then sends `notifications/cancelled`
-        await case.house.until(lambda: case.house.project.events(run_id, "run_ended"))
+        await case.house.until(lambda: case.house.project.data(run_id, "run_ended"))
         (run,) = ((await client.call_tool("workflow_status", {"workflow_id": run_id})).structured_content or {})["runs"]
     assert (run["status"], run["reason"][:23]) == ("aborted", "cancelled by the client")
-    (ended,) = case.house.project.events(run_id, "agent_ended")
+    (ended,) = case.house.project.data(run_id, "agent_ended")
     assert (ended["reason"], ended["survivors"]) == ("abort", 0)
-    assert [pid for pid in case.pids() if case.lives(pid)] == []
+    assert [pid for pid in case.pids() if alive(pid)] == []
 
 
 async def test_timeout(case: Case, era: str) -> None:
@@ -194,8 +193,8 @@ async def test_budget_of_the_run(case: Case, era: str) -> None:
     say = "printf '%s\\n' " + shlex.quote(json.dumps(spent)).replace("{", "{{").replace("}", "}}")
     # It is deaf to the end of its turn, too.
     case.define(BORN + f"cat > {{0}}.prompt; {say}; while :; do sleep 600; done", adapter="claude")
-    text = yaml.safe_load((case.house.own / "workflows" / f"{case.name}.yaml").read_text())
-    path = case.house.own / "workflows" / f"{case.name}.yaml"
+    text = yaml.safe_load((case.house.state / "workflows" / f"{case.name}.yaml").read_text())
+    path = case.house.state / "workflows" / f"{case.name}.yaml"
     path.write_text(yaml.safe_dump({**text, "limits": {"max_cost_usd": 1.5}}))
     await case.call(era)
     assert "1.5" in case.check("failed", "budget")["reason"]

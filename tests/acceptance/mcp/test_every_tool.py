@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp.types import TextContent
 
-from sidecar.mcp_server.tools import TOOLS
-from sidecar.model import ulid
+from tests.kit import new_id
+from tests.kit.mcp_client import tools
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -44,14 +44,20 @@ def _definitions(house: House) -> None:
         **STATE,
     )
     house.project.workflow("quick", {"id": "a", "type": "shell_command", "command": "echo done"})
-    house.agent("echoing", "cat")
+    house.project.agent("echoing", "cat")
     prompt = "---\ndescription: Greets.\nparameters:\n  - {name: who, type: string}\n---\nGreet {{ who }}.\n"
-    (house.own / "prompts").mkdir()
-    (house.own / "prompts" / "greet.md").write_text(prompt)
-    (house.own / "workspaces" / "ws").mkdir(parents=True)
-    (house.own / "config.yaml").write_text("kill_after_s: 0.3\ndefault_agent: echoing\n")
+    (house.state / "prompts").mkdir()
+    (house.state / "prompts" / "greet.md").write_text(prompt)
+    (house.state / "workspaces" / "ws").mkdir(parents=True)
+    (house.state / "config.yaml").write_text("kill_after_s: 0.3\ndefault_agent: echoing\n")
     house.daemon.process.send_signal(1)
-    house.daemon.until_said("read the settings")
+    house.daemon.until_printed("read the settings")
+
+
+@pytest.fixture(scope="module")
+def schemas(house: House) -> dict[str, Json]:
+    """What each tool takes."""
+    return {name: tool["inputSchema"] for name, tool in tools(house.root).items()}
 
 
 def text_of(result: CallToolResult) -> str:
@@ -171,9 +177,8 @@ def _wrong(schema: Json) -> Any:
     return {"string": 5, "boolean": "yes", "object": [], "array": {}, "integer": "one"}[schema["type"]]
 
 
-def _bad(tool: str, arguments: Json) -> Iterator[tuple[str, Json, str]]:
+def _bad(schema: Json, arguments: Json) -> Iterator[tuple[str, Json, str]]:
     """What can be wrong with a good call, as its schema tells it, and what has to be said of that."""
-    schema = TOOLS[tool].input
     for name, inner in schema["properties"].items():
         if "type" in inner:
             yield "wrong type", {**arguments, name: _wrong(inner)}, f"{name} has to be"
@@ -188,19 +193,21 @@ def _bad(tool: str, arguments: Json) -> Iterator[tuple[str, Json, str]]:
             yield "path", {**other, name: "../../etc/passwd"}, ""
             yield (
                 "unknown",
-                {**other, name: ulid.new() if name in RUN_NAMES else "nobody-made-this"},
+                {**other, name: new_id() if name in RUN_NAMES else "nobody-made-this"},
                 "no such|not found|knows no run",
             )
 
 
 @pytest.mark.anyio
-async def test_a_bad_call_of_any_tool_is_a_tool_error_in_words(house: House, era: str) -> None:
+async def test_a_bad_call_of_any_tool_is_a_tool_error_in_words(
+    house: House, era: str, schemas: dict[str, Json]
+) -> None:
     async with house.client(era) as client:
         await client.list_tools()
         wrong = []
         for tool, good in GOOD.items():
             arguments, _ = await good(client)
-            for what, bad, said in _bad(tool, arguments):
+            for what, bad, said in _bad(schemas[tool], arguments):
                 result = await client.call_tool(tool, bad)
                 text = text_of(result)
                 told = any(word in text for word in said.split("|"))
@@ -211,7 +218,7 @@ async def test_a_bad_call_of_any_tool_is_a_tool_error_in_words(house: House, era
 
 @pytest.mark.anyio
 async def test_the_receipts_of_a_run_are_those_of_its_workspace_too(house: House, era: str) -> None:
-    workspace = house.own / "workspaces" / f"receipts-{era}"  # its own: no other open run there takes the stop
+    workspace = house.state / "workspaces" / f"receipts-{era}"  # its own: no other open run there takes the stop
     workspace.mkdir()
     async with house.client(era) as client:
         (workspace / ".stop").touch()
@@ -230,7 +237,7 @@ async def test_the_receipts_of_a_run_are_those_of_its_workspace_too(house: House
 @pytest.mark.anyio
 async def test_a_stop_where_nothing_is_executed_says_whom_it_will_stop(house: House, era: str) -> None:
     name = f"idle-{era}"  # its own: an open run there would take the stop
-    (house.own / "workspaces" / name).mkdir()
+    (house.state / "workspaces" / name).mkdir()
     async with house.client(era) as client:
         lies_there = await _called(client, "stop", {"workspace": name})
         assert "the next one to begin there is stopped" in lies_there["message"]
@@ -242,7 +249,7 @@ async def test_a_stop_where_nothing_is_executed_says_whom_it_will_stop(house: Ho
 @pytest.mark.anyio
 async def test_a_stop_that_a_dead_owner_left_aside_is_taken_back_too(house: House, era: str) -> None:
     name = f"aside-{era}"  # its own: an open run there would take the stop
-    directory = house.own / "workspaces" / name
+    directory = house.state / "workspaces" / name
     directory.mkdir()
     (directory / ".stop.taken").touch()
     async with house.client(era) as client:
@@ -253,12 +260,12 @@ async def test_a_stop_that_a_dead_owner_left_aside_is_taken_back_too(house: Hous
 
 
 @pytest.mark.anyio
-async def test_a_finished_run_is_read_and_never_changed(house: House, era: str) -> None:
+async def test_a_finished_run_is_read_and_never_changed(house: House, era: str, schemas: dict[str, Json]) -> None:
     async with house.client(era) as client:
         done = await _called(client, "flow", {"flow_name": "quick"})
         run_id = done["run_id"]
         for tool, good in GOOD.items():
-            names = [name for name in RUN_NAMES if name in TOOLS[tool].input["properties"]]
+            names = [name for name in RUN_NAMES if name in schemas[tool]["properties"]]
             if not names or tool in ("abort", "stop"):  # those leave a file, whatever the run is: see below
                 continue
             arguments = {**(await good(client))[0], names[0]: run_id}
@@ -270,7 +277,7 @@ async def test_a_finished_run_is_read_and_never_changed(house: House, era: str) 
         assert (step["step"], step["status"]) == (None, "completed")
         (status,) = (await _called(client, "workflow_status", {"workflow_id": run_id}))["runs"]
     assert status["status"] == "completed"
-    assert len(house.project.events(run_id, "run_ended")) == 1
+    assert len(house.project.data(run_id, "run_ended")) == 1
 
 
 @pytest.mark.anyio
@@ -291,7 +298,9 @@ async def test_an_increment_without_a_value_adds_one_and_any_other_update_needs_
 
 
 @pytest.mark.anyio
-async def test_five_megabytes_in_any_tool_are_refused_in_words(house: House, era: str, way: str) -> None:
+async def test_five_megabytes_in_any_tool_are_refused_in_words(
+    house: House, era: str, way: str, schemas: dict[str, Json]
+) -> None:
     large = "x" * 5_000_000
     # Once over each way; every tool has the same check before it is looked at.
     tools = ["abort", "workflow_state_update"] if way == "stdio" else ["workflow_step_complete", "flow", "stage_gate"]
@@ -299,7 +308,7 @@ async def test_five_megabytes_in_any_tool_are_refused_in_words(house: House, era
         await client.list_tools()
         for tool in tools:
             arguments, _ = await GOOD[tool](client)
-            first = next(name for name, inner in TOOLS[tool].input["properties"].items() if inner["type"] == "string")
+            first = next(name for name, inner in schemas[tool]["properties"].items() if inner["type"] == "string")
             result = await client.call_tool(tool, {**arguments, first: large})
             assert result.is_error
             assert "larger than 4 MiB" in text_of(result)
@@ -329,7 +338,7 @@ async def test_concurrent_calls_on_one_run_lose_nothing_and_hand_out_one_step(ho
     assert (state["count"], state["twice"]) == (20, 40)
     assert set(steps) <= {step_id, "two"}
     assert all(one["success"] for one in told)
-    completed = [event["step"] for event in house.project.events(run_id, "step_completed")]
+    completed = [event["step"] for event in house.project.data(run_id, "step_completed")]
     assert completed.count("one") == 1
     assert state["last"] in {f"by {number}" for number in range(20)}
 
@@ -346,9 +355,9 @@ NAMES = {"flow_name": ["list", "quick"], "agent_name": ["list", "nobody"], "prom
 
 
 @st.composite
-def _calls(draw: st.DrawFn) -> Json:
-    tool = draw(st.sampled_from(sorted(set(TOOLS) - {"abort", "stop"})))
-    properties = TOOLS[tool].input["properties"]
+def _calls(draw: st.DrawFn, schemas: dict[str, Json]) -> Json:
+    tool = draw(st.sampled_from(sorted(set(schemas) - {"abort", "stop"})))
+    properties = schemas[tool]["properties"]
     given_ = {name: draw(_value(name, inner)) for name, inner in properties.items() if draw(st.integers(0, 4))}
     if not draw(st.integers(0, 9)):
         given_[draw(st.text(max_size=8))] = draw(JSON)
@@ -357,7 +366,7 @@ def _calls(draw: st.DrawFn) -> Json:
 
 def _value(name: str, schema: Json) -> st.SearchStrategy[Any]:
     fitting: dict[str, st.SearchStrategy[Any]] = {
-        "string": st.sampled_from(NAMES.get(name) or schema.get("enum") or ["", "driven", ulid.new(), "\ud800", "\0"]),
+        "string": st.sampled_from(NAMES.get(name) or schema.get("enum") or ["", "driven", new_id(), "\ud800", "\0"]),
         "boolean": st.booleans(),
         "object": st.dictionaries(st.text(max_size=8), JSON, max_size=3),
         "array": st.lists(JSON, max_size=3),
@@ -366,7 +375,7 @@ def _value(name: str, schema: Json) -> st.SearchStrategy[Any]:
     return right if name in NAMES else st.one_of(right, right, JSON)
 
 
-ANY_REQUEST = _calls() | st.fixed_dictionaries(
+ANY_METHOD = st.fixed_dictionaries(
     {
         "method": st.sampled_from(
             [
@@ -379,26 +388,28 @@ ANY_REQUEST = _calls() | st.fixed_dictionaries(
 )
 
 
-def test_whatever_is_asked_every_request_has_one_answer_and_the_server_goes_on(house: House) -> None:
+def test_whatever_is_asked_every_request_has_one_answer_and_the_server_goes_on(
+    house: House, schemas: dict[str, Json]
+) -> None:
     numbers = iter(range(1, 1_000_000))
     with house.connected() as by_hand:
         by_hand.hello()
 
         @settings(max_examples=150)
-        @given(ANY_REQUEST)
+        @given(_calls(schemas) | ANY_METHOD)
         def asked(request: Json) -> None:
             number, after = next(numbers), next(numbers)
-            by_hand.heard.clear()
+            by_hand.received.clear()
             by_hand.send({"jsonrpc": "2.0", "id": number, **request})
             # What cannot be read has no id that could be answered: the next request shows that it was passed over.
             by_hand.call(after, "workflow_test_transformation", {"transform": "input", "input": after})
             assert by_hand.answer(after)["result"]["structuredContent"]["output"] == after
-            answers = [message for message in by_hand.heard if message.get("id") == number]
-            while not answers and not any("id" in message and message["id"] is None for message in by_hand.heard):
+            answers = [message for message in by_hand.received if message.get("id") == number]
+            while not answers and not any("id" in message and message["id"] is None for message in by_hand.received):
                 answers = [by_hand.answer(number)]
             assert len(answers) <= 1
             assert "Traceback" not in json.dumps(answers)
             assert "inside the sidecar" not in json.dumps(answers), (request, answers)
 
         asked()
-    assert "Traceback" not in house.daemon.said
+    assert "Traceback" not in house.daemon.printed

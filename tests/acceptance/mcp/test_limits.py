@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit.mcp_client import HELLO
+
 if TYPE_CHECKING:
     from tests.acceptance.mcp.conftest import House
 
 MB = 1024 * 1024
 DEADLINE_S = 30.0
-HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
 
 
 def requests(*calls: tuple[str, dict[str, Any]]) -> bytes:
@@ -68,10 +69,10 @@ def test_a_client_that_asks_much_and_reads_gets_every_answer(own_house: House) -
 
         asking = threading.Thread(target=ask)
         asking.start()
-        while len([message for message in busy.heard if message.get("id")]) < len(numbers):
+        while len([message for message in busy.received if message.get("id")]) < len(numbers):
             busy.answer_any()
         asking.join(DEADLINE_S)
-        assert {message["id"] for message in busy.heard if "id" in message} == {0, *numbers}
+        assert {message["id"] for message in busy.received if "id" in message} == {0, *numbers}
 
 
 def test_requests_that_are_taken_back_leave_room_for_others(own_house: House) -> None:
@@ -169,7 +170,7 @@ def test_nesting_is_either_carried_or_refused_in_words(house: House, depth: int)
         client.call(1, "workflow_test_transformation", {"transform": "input", "input": value})
         client.call(2, "workflow_status", {})
         client.answer(2)
-        heard = [message for message in client.heard if message.get("id") in (1, None) and "method" not in message]
+        heard = [message for message in client.received if message.get("id") in (1, None) and "method" not in message]
         first = heard[0] if heard else client.answer(1)
         if "error" in first:
             assert "nested more than" in first["error"]["message"]
@@ -195,7 +196,7 @@ def test_expressions_of_one_client_delay_no_abort_and_nobody_else(own_house: Hou
         assert other.answer(2)["result"]["structuredContent"]["output"] == 2
         bomber.call(100, "workflow_status", {})
         bomber.answer(100)
-        assert len(bomber.heard) < 35, "most of them are still to be evaluated"
+        assert len(bomber.received) < 35, "most of them are still to be evaluated"
 
 
 FIRST = "  - {id: first, type: conditional, condition: '{{ 1 == 1 }}', then: [{id: end, type: exit}]}\n"
@@ -249,7 +250,7 @@ def test_the_first_look_at_a_large_workflow_holds_up_nobody(
     with own_house.connected() as reader, own_house.connected() as other:
         reader.hello()
         other.hello()
-        (own_house.own / "workflows" / "large.yaml").write_text(large_workflow(3_000))
+        (own_house.state / "workflows" / "large.yaml").write_text(large_workflow(3_000))
         reader.call(1, tool, arguments)
         answered = threading.Event()
 
@@ -266,12 +267,12 @@ def test_the_first_look_at_a_large_workflow_holds_up_nobody(
             meanwhile += 1
         reading.join()
         assert meanwhile > 10, "others are answered while the file is read"
-        assert not reader.heard[-1]["result"].get("isError")
+        assert not reader.received[-1]["result"].get("isError")
 
 
 def test_a_file_of_too_many_values_is_refused_where_they_become_too_many(own_house: House) -> None:
     """And not after all of them were read, which takes ten seconds."""
-    file = own_house.own / "workflows" / "many.yaml"
+    file = own_house.state / "workflows" / "many.yaml"
     file.write_text("steps:\n" + "- 1\n" * 260_000)
     said, _ = own_house.project.start("validate", "many").communicate(timeout=DEADLINE_S)
     assert "many.yaml:99999: more than 100000 values" in said

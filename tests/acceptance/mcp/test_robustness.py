@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from tests.kit.mcp_client import HELLO, SocketClient
+
 if TYPE_CHECKING:
-    from tests.acceptance.mcp.conftest import ByHand, House
+    from tests.acceptance.mcp.conftest import House
 
 MB = 1024 * 1024
 MOST_THREADS = 8  # a few that files are read in stay for a while
@@ -54,7 +56,7 @@ class Work:
             other.hello().call(1, "workflow_status", {"workflow_id": run_id})
             (run,) = other.answer(1)["result"]["structuredContent"]["runs"]
         assert run["status"] == "completed"
-        assert len(self.house.project.events(run_id, "run_ended")) == 1
+        assert len(self.house.project.data(run_id, "run_ended")) == 1
 
 
 @pytest.fixture
@@ -119,8 +121,7 @@ def test_a_client_that_dies_in_the_middle_of_its_call(house: House, work: Work, 
     if way == "`sidecar serve`":
         process = house.project.start("serve", stdin=subprocess.PIPE)
         assert process.stdin is not None
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        for number, (method, params) in enumerate((("initialize", hello), ("tools/call", call))):
+        for number, (method, params) in enumerate((("initialize", HELLO), ("tools/call", call))):
             message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
             process.stdin.write(json.dumps(message) + "\n")
         process.stdin.flush()
@@ -164,13 +165,13 @@ def test_a_client_that_sends_garbage(house: House, work: Work) -> None:
             good.connection.sendall(garbage + b"\n")  # nor does its own run suffer
         (house.root / f"{work.name}.go").touch()
         assert good.answer(1)["result"]["structuredContent"]["status"] == "completed"
-    assert "Traceback" not in house.daemon.said
+    assert "Traceback" not in house.daemon.printed
 
 
 @pytest.mark.usefixtures("nothing_leaks")
 def test_two_hundred_connections_at_once(house: House, work: Work) -> None:
     with ExitStack() as stack:
-        everybody: list[ByHand] = [stack.enter_context(house.connected()) for _ in range(200)]
+        everybody: list[SocketClient] = [stack.enter_context(house.connected()) for _ in range(200)]
         everybody[0].hello().call(1, "flow", {"flow_name": work.name})
         work.run_id()
         for number, each in enumerate(everybody[1:], start=1000):
@@ -192,11 +193,11 @@ async def test_a_client_that_comes_back_finds_its_run_and_is_obeyed(house: House
             assert found["runs"][0]["status"] == "running"
     async with house.client(era) as client:
         await client.call_tool("abort", {"reason": "it came back", "run_id": run_id})
-        ended = await house.until(lambda: house.project.events(run_id, "run_ended"))
+        ended = await house.until(lambda: house.project.data(run_id, "run_ended"))
     assert [(one["status"], one["reason"]) for one in ended] == [("aborted", "it came back")]
 
 
-def _calls(house: House, by_hand: ByHand, count: int, run_id: str) -> None:
+def _calls(house: House, by_hand: SocketClient, count: int, run_id: str) -> None:
     """Of several tools, a good one and a bad one among them, twenty at a time."""
     shapes: list[tuple[str, dict[str, Any]]] = [
         ("workflow_test_transformation", {"transform": "input + 1", "input": 1}),
@@ -205,14 +206,14 @@ def _calls(house: House, by_hand: ByHand, count: int, run_id: str) -> None:
         ("workflow_get_info", {"workflow": "no-such-workflow"}),
     ]
     for begin in range(0, count, 20):
-        by_hand.heard.clear()
+        by_hand.received.clear()
         numbers = range(begin + 100, begin + 120)
         for number in numbers:
             by_hand.call(number, *shapes[number % len(shapes)])
         for number in numbers:
-            if not any(message.get("id") == number for message in by_hand.heard):
+            if not any(message.get("id") == number for message in by_hand.received):
                 by_hand.answer(number)
-        assert len([message for message in by_hand.heard if "id" in message]) == 20
+        assert len([message for message in by_hand.received if "id" in message]) == 20
 
 
 @pytest.mark.usefixtures("nothing_leaks")
@@ -241,7 +242,7 @@ def test_a_run_is_forgotten_by_the_server_when_it_is_over(house: House, unique: 
         for number in range(10, 25):
             by_hand.call(number, "flow", {"flow_name": unique})
         for number in range(10, 25):
-            if not any(message.get("id") == number for message in by_hand.heard):
+            if not any(message.get("id") == number for message in by_hand.received):
                 by_hand.answer(number)
         house.project.until(lambda: house.process.num_fds() <= before)
-    assert not list(house.own.glob("runs/*/mcp.sock"))
+    assert not list(house.state.glob("runs/*/mcp.sock"))

@@ -29,7 +29,7 @@ def _working(house: House, name: str, *, then: str = "true") -> None:
 
 
 def _clear(house: House) -> None:
-    house.project.until(lambda: not (house.own / ".abort").exists())
+    house.project.until(lambda: not (house.state / ".abort").exists())
 
 
 @pytest.mark.anyio
@@ -43,7 +43,7 @@ async def test_requirement_8_1_the_tool_creates_the_file_with_the_reason(own_hou
         missing = await client.call_tool("abort", {})
     assert not told.is_error
     assert (told.structured_content or {})["success"] is True
-    path = own_house.own / ".abort"
+    path = own_house.state / ".abort"
     assert (told.structured_content or {})["path"] == str(path)
     assert path.read_text().splitlines()[0] == reason
     assert blank.is_error
@@ -86,10 +86,10 @@ async def test_requirement_8_1_the_executor_finds_the_file_whatever_is_in_it(
 async def test_requirement_8_1_a_start_clears_a_leftover_file(own_house: House) -> None:
     own_house.project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
     own_house.daemon.end()
-    (own_house.own / ".abort").write_text("from last week\n")
-    done = json.loads(await anyio.to_thread.run_sync(own_house.project.run, "flow", "run", "quick", "--json"))
+    (own_house.state / ".abort").write_text("from last week\n")
+    done = json.loads(await anyio.to_thread.run_sync(own_house.project.output, "flow", "run", "quick", "--json"))
     assert done["status"] == "completed"
-    assert not (own_house.own / ".abort").exists()
+    assert not (own_house.state / ".abort").exists()
 
 
 def test_requirement_8_2_end_to_end_from_the_prompt_to_the_exit_of_the_command(house: House, unique: str) -> None:
@@ -98,7 +98,7 @@ def test_requirement_8_2_end_to_end_from_the_prompt_to_the_exit_of_the_command(h
     call = json.dumps([["abort", {"reason": "the plan deletes the data"}]])
     program = f'cat > {unique}.prompt; exec "$0" {CALLER} call {answer.name} "$1"'
     content = {"adapter": "command", "command": ["sh", "-c", program, sys.executable, call]}
-    (house.own / "agents" / f"{unique}.yaml").write_text(yaml.safe_dump(content))
+    (house.state / "agents" / f"{unique}.yaml").write_text(yaml.safe_dump(content))
     step = {"id": "a", "type": "agent", "agent": unique, "prompt_name": "abort", "on_error": "continue"}
     house.project.workflow(unique, step, {"id": "b", "type": "shell_command", "command": f"touch {unique}.after"})
     process = house.project.start("flow", "run", unique)
@@ -135,7 +135,7 @@ async def test_requirement_8_2_an_abort_in_a_nested_workflow_ends_the_outermost(
     assert (result.structured_content or {})["status"] == "aborted"
     assert (result.structured_content or {})["reason"] == "enough"
     assert not (house.root / f"{unique}.then").exists()
-    assert len(house.project.events(run["run_id"], "run_ended")) == 1
+    assert len(house.project.data(run["run_id"], "run_ended")) == 1
 
 
 @pytest.mark.anyio
@@ -154,7 +154,7 @@ async def test_requirement_8_2_the_file_of_one_run_does_not_meet_the_next(house:
 
 @pytest.mark.anyio
 async def test_requirement_8_3_what_agents_said_before_there_was_a_tool_still_aborts(house: House, unique: str) -> None:
-    house.agent(unique, "cat > /dev/null; echo 'ABORT ERROR: the branch is protected'")
+    house.project.agent(unique, "cat > /dev/null; echo 'ABORT ERROR: the branch is protected'")
     step = {"id": "a", "type": "agent", "agent": unique, "prompt": "go", "on_error": "continue"}
     house.project.workflow(unique, step)
     async with house.client("2026-07-28") as client:

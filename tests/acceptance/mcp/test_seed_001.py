@@ -82,7 +82,7 @@ async def test_criterion_2_flow_name_is_required_and_its_enum_is_list_and_every_
 
 
 def test_criterion_3_the_command_lists_what_the_tool_lists(house: House) -> None:
-    told = json.loads(house.project.run("flow", "list", "--format", "json"))
+    told = json.loads(house.project.output("flow", "list", "--format", "json"))
     with house.connected() as by_hand:
         by_hand.hello().call(1, "flow", {"flow_name": "list"})
         listed = by_hand.answer(1)["result"]["structuredContent"]
@@ -186,7 +186,7 @@ async def test_criterion_18_notifications_are_key_events_only(house: House, era:
         quiet_from = len(heard.notes)
         await client.call_tool("flow", {**asked, "quiet": True}, progress_callback=heard.progress)
     run_id = (done.structured_content or {})["run_id"]
-    log = (house.own / "runs" / run_id / "run.log").read_text()
+    log = (house.state / "runs" / run_id / "run.log").read_text()
     first = [note for note in heard.notes[:quiet_from] if note["_meta"]["event"] != "heartbeat"]
     # Two states, whatever happens inside of them: five iterations, and twenty lines of output.
     assert len(first) == 6

@@ -217,9 +217,9 @@ async def test_a_wrong_answer_at_a_resume_is_refused_in_the_authors_words_and_ch
         assert (refused.is_error, _text(refused)) == (True, SAID)
         (status,) = (await _called(client, "workflow_status", workflow_id=run["run_id"]))["runs"]
         assert status["status"] == "paused"
-        assert house.project.events(run["run_id"], "run_resumed") == []
+        assert house.project.data(run["run_id"], "run_resumed") == []
         await _called(client, "workflow_resume", workflow_id=run["run_id"], answer="branch main")
-        await house.until(lambda: house.project.events(run["run_id"], "run_ended")[-1]["status"] == "completed")
+        await house.until(lambda: house.project.data(run["run_id"], "run_ended")[-1]["status"] == "completed")
         state = await _called(client, "workflow_state_read", workflow_id=run["run_id"])
     assert state["user_choice"] == "branch main"
 
@@ -281,11 +281,11 @@ async def test_transformations_are_told_with_their_time_after_every_owner_of_the
     house: House, era: str
 ) -> None:
     begun = datetime.now(UTC)
-    run_id = json.loads(house.project.run("flow", "run", "counting", "--json"))["run_id"]
+    run_id = json.loads(house.project.output("flow", "run", "counting", "--json"))["run_id"]
     async with house.client(era) as client:  # the daemon, which never had the run
         paused, total = await _trail(client, run_id, include_timing=True)
         assert (_seen(paused), total) == ([*START, *FIRST], 4)
-        house.project.run("answer", run_id, "yes")
+        house.project.output("answer", run_id, "yes")
         ended, total = await _trail(client, run_id, include_timing=True)
         of_field, _ = await _trail(client, run_id, field="big")
         debug = await _called(client, "workflow_debug_info", workflow_id=run_id)
@@ -340,13 +340,13 @@ async def test_an_included_workflow_has_the_values_that_it_is_given_as_inputs_an
     house: House, era: str
 ) -> None:
     shared, main = COMPOSITION.split("# main-workflow.yaml\n")
-    (house.own / "workflows" / "shared").mkdir(exist_ok=True)
-    (house.own / "workflows" / "shared" / "check-standards.yaml").write_text(shared)
-    (house.own / "workflows" / "main-workflow.yaml").write_text(main + AROUND_COMPOSITION)
+    (house.state / "workflows" / "shared").mkdir(exist_ok=True)
+    (house.state / "workflows" / "shared" / "check-standards.yaml").write_text(shared)
+    (house.state / "workflows" / "main-workflow.yaml").write_text(main + AROUND_COMPOSITION)
     server = {"command": sys.executable, "args": [str(Path(__file__).parent / "programs" / "standards.py")]}
     (house.root / ".mcp.json").write_text(json.dumps({"mcpServers": {"standards": server}}))
     for file in ("main-workflow.yaml", "shared/check-standards.yaml"):
-        checked = json.loads(house.project.run("validate", str(house.own / "workflows" / file), "--json"))
+        checked = json.loads(house.project.output("validate", str(house.state / "workflows" / file), "--json"))
         assert checked["findings"] == []
     async with house.client(era) as client:
         planned = await _called(client, "flow", flow_name="main-workflow", dry_run=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
 OWNERS = ["a terminal", "a detached owner", "a daemon"]
 
@@ -17,9 +17,9 @@ OWNERS = ["a terminal", "a detached owner", "a daemon"]
 @pytest.fixture
 def other(project: Project) -> str:
     """Another run of the project, open and in a workspace."""
-    (project.own / "workspaces" / "desk").mkdir(parents=True)
+    (project.state / "workspaces" / "desk").mkdir(parents=True)
     project.workflow("ask", {"id": "a", "type": "user_input", "prompt": "which?"})
-    project.run("flow", "run", "ask", "--workspace", "desk")
+    project.output("flow", "run", "ask", "--workspace", "desk")
     return str(project.only_run()["run_id"])
 
 
@@ -34,9 +34,9 @@ def begin(request: pytest.FixtureRequest, project: Project) -> Any:
             project.start("flow", "run", "work")
         elif request.param == "a daemon":
             project.daemon()
-            project.run("flow", "run", "work", "--detach")
+            project.output("flow", "run", "work", "--detach")
         else:
-            project.run("flow", "run", "work", "--detach")
+            project.output("flow", "run", "work", "--detach")
         project.until(lambda: len(_lines(project.root / "answers")) == len(calls))
         return [json.loads(line) for line in _lines(project.root / "answers")]
 
@@ -57,7 +57,7 @@ def _own(project: Project, other: str) -> str:
 
 
 def _signals(project: Project) -> list[Path]:
-    return [path for name in (".stop", ".abort") for path in project.own.rglob(name)]
+    return [path for name in (".stop", ".abort") for path in project.state.rglob(name)]
 
 
 def _calls_for_others(other: str) -> list[tuple[str, dict[str, Any]]]:
@@ -88,14 +88,14 @@ def test_an_agent_of_a_run_stops_and_takes_that_back_and_aborts_its_own_run(
     calls = [("stop", named), ("stop", {**named, "cancel": True}), ("abort", {**named, "reason": "enough"})]
     answers = _succeeded(begin(*calls))
     own = _own(project, other)
-    assert [Path(answer["path"]).parent for answer in answers] == [project.own / "runs" / own] * 3
+    assert [Path(answer["path"]).parent for answer in answers] == [project.state / "runs" / own] * 3
     assert answers[1]["cancelled"]
     assert project.until_status(own, "aborted")["reason"] == "enough"
     assert project.until_status(other, "paused")
 
 
 def test_the_setting_lets_agents_signal_whatever_they_name(project: Project, other: str, begin: Any) -> None:
-    (project.own / "config.yaml").write_text("agent_signals: project\n")
+    (project.state / "config.yaml").write_text("agent_signals: project\n")
     calls = [
         ("abort", {"reason": "both", "run_id": other}),
         ("stop", {"workspace": "desk"}),
@@ -104,7 +104,7 @@ def test_the_setting_lets_agents_signal_whatever_they_name(project: Project, oth
     ]
     answers = _succeeded(begin(*calls))
     own = _own(project, other)
-    desk, runs = project.own / "workspaces" / "desk", project.own / "runs"
+    desk, runs = project.state / "workspaces" / "desk", project.state / "runs"
     assert [Path(answer["path"]).parent for answer in answers] == [runs / other, desk, desk, runs / own]
     assert project.until_status(own, "aborted")["reason"] == "mine"
 
@@ -115,7 +115,7 @@ async def test_it_holds_where_the_owner_of_the_run_does_not_answer(
     project: Project, other: str, era: str, *, with_daemon: bool
 ) -> None:
     """Then `sidecar serve` is the server itself, and what it inherits says whose agent asks."""
-    project.run("flow", "run", "ask")
+    project.output("flow", "run", "ask")
     own = project.runs()[0]["run_id"]
     if with_daemon:
         project.daemon()
@@ -127,9 +127,9 @@ async def test_it_holds_where_the_owner_of_the_run_does_not_answer(
         assert _signals(project) == []
         for named in ({}, {"run_id": own}):
             told = (await client.call_tool("stop", {**named, "cancel": True})).structured_content or {}
-            assert told["path"] == str(project.own / "runs" / own / ".stop")
+            assert told["path"] == str(project.state / "runs" / own / ".stop")
         told = (await client.call_tool("abort", {"reason": "enough"})).structured_content or {}
-        assert told["path"] == str(project.own / "runs" / own / ".abort")
+        assert told["path"] == str(project.state / "runs" / own / ".abort")
 
 
 @pytest.mark.anyio
@@ -144,5 +144,5 @@ async def test_a_daemon_that_an_agent_started_does_not_take_its_clients_for_that
         assert unnamed.is_error
         assert "`run_id` is missing" in unnamed.content[0].text  # type: ignore[union-attr]
         told = (await client.call_tool("abort", {"reason": "all of it"})).structured_content or {}
-    assert told["path"] == str(project.own / ".abort")
+    assert told["path"] == str(project.state / ".abort")
     project.until_status(other, "aborted")

@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
 pytestmark = pytest.mark.anyio
 HOLD = """
@@ -61,8 +61,8 @@ class Held:
 
     def stopped_before(self) -> str:
         """A run that was stopped before its first step."""
-        self.project.run("stop", "--all")
-        self.project.run("flow", "run", "work")
+        self.project.output("stop", "--all")
+        self.project.output("flow", "run", "work")
         return str(self.project.only_run()["run_id"])
 
 
@@ -90,12 +90,12 @@ async def begun(held: Held, how: str) -> AsyncIterator[None]:
 
 async def write(held: Held, kind: str, how: str, scope: str, run_id: str) -> Path:
     """Write a signal in this way; where it stands."""
-    directory = held.project.own / ("" if scope == "project" else f"runs/{run_id}")
+    directory = held.project.state / ("" if scope == "project" else f"runs/{run_id}")
     target = ["--run", run_id] if scope == "run" else ["--all"] if kind == "stop" else []
     if how == "file":
         (directory / f".{kind}").write_text("enough\n")
     elif how == "command":
-        held.project.run(kind, *target, "--reason", "enough")
+        held.project.output(kind, *target, "--reason", "enough")
     else:
         async with held.project.client("legacy") as client:
             given = {"reason": "enough", **({"run_id": run_id} if scope == "run" else {})}
@@ -136,7 +136,7 @@ async def test_to_wait_for_an_abort_is_to_wait_for_the_owner_that_comes_up(held:
     async with begun(held, "flow run --detach"):
         run_id = held.pending()
         waiting = held.project.start("abort", "--run", run_id, "--wait=60", "--json")
-        held.project.until((held.project.own / "runs" / run_id / ".abort").exists)
+        held.project.until((held.project.state / "runs" / run_id / ".abort").exists)
         held.release.touch()
     out, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, err) == (0, "")
@@ -151,12 +151,12 @@ async def test_a_signal_reaches_what_was_handed_to_a_daemon_that_has_not_got_to_
     daemon.process.send_signal(signal.SIGSTOP)
     asking = project.start("flow", "run", "work", "--detach")
     run_id = str(project.until(project.runs)[0]["run_id"])
-    project.run(kind, "--run", run_id, "--reason", "enough")
+    project.output(kind, "--run", run_id, "--reason", "enough")
     daemon.process.send_signal(signal.SIGCONT)
     project.until_status(run_id, {"abort": "aborted", "stop": "stopped"}[kind])
     out, _ = asking.communicate(timeout=60)
     assert not (project.root / "did").exists()
-    assert not (project.own / "runs" / run_id / f".{kind}").exists()
+    assert not (project.state / "runs" / run_id / f".{kind}").exists()
     assert "goes on" in out or "was not executed" in out
 
 
@@ -165,12 +165,12 @@ async def test_a_request_that_nobody_answers_is_taken_back_and_executed_by_nobod
     daemon = project.daemon()
     daemon.process.send_signal(signal.SIGSTOP)
     project.environment["SIDECAR_HAND_OVER_WITHIN"] = "1s"
-    err = project.run("flow", "run", "work", "--detach", code=2)
+    err = project.output("flow", "run", "work", "--detach", code=2)
     run = project.only_run()
     assert f"run {run['run_id']} is not executed: " in err
     assert run["status"] == "failed"
     daemon.process.send_signal(signal.SIGCONT)
-    project.run("flow", "run", "work", "--detach")  # the daemon reads what was asked in order
+    project.output("flow", "run", "work", "--detach")  # the daemon reads what was asked in order
     project.until(lambda: [one for one in project.runs() if one["status"] == "completed"])
     assert (project.root / "did").read_text() == "done\n"
     assert {one["status"] for one in project.runs()} == {"failed", "completed"}

@@ -10,9 +10,6 @@ import shutil
 import signal
 import socket
 import stat
-import sys
-import termios
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +21,12 @@ import yaml
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from sidecar.agents import socket_path
+from tests.kit import DEADLINE_S, sockets
+from tests.kit.mcp_client import HELLO
 
 if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Daemon, Project
+    from tests.kit import Daemon, Project
 
-DEADLINE_S = 60.0
-IsLive = Callable[[str], bool]
 # Is at work until somebody makes the file `go`, and says where it is.
 WORKING = "echo $$ >> begun; until test -e go; do sleep 0.05; done; echo done >> ended"
 
@@ -44,13 +40,13 @@ def working(project: Project) -> Project:
 
 def test_a_project_has_one_daemon(project: Project) -> None:
     daemon = project.daemon()
-    assert f"has a daemon already: process {daemon.process.pid}" in project.run("daemon", code=2)
-    mode = (project.own / "sidecar.sock").stat().st_mode
+    assert f"has a daemon already: process {daemon.process.pid}" in project.output("daemon", code=2)
+    mode = (project.state / "sidecar.sock").stat().st_mode
     assert stat.S_ISSOCK(mode)
-    assert stat.S_IMODE(mode) == stat.S_IMODE((project.own / "handover.sock").stat().st_mode) == 0o600
+    assert stat.S_IMODE(mode) == stat.S_IMODE((project.state / "handover.sock").stat().st_mode) == 0o600
     assert daemon.end() == 0
-    assert not (project.own / "sidecar.sock").exists()
-    assert not (project.own / "handover.sock").exists()
+    assert not (project.state / "sidecar.sock").exists()
+    assert not (project.state / "handover.sock").exists()
 
 
 def _has_open(pid: int, path: Path) -> bool:
@@ -61,13 +57,13 @@ def _has_open(pid: int, path: Path) -> bool:
 
 def test_a_daemon_starts_while_somebody_looks_at_its_lock(project: Project) -> None:
     """As `sidecar doctor` does for a moment."""
-    lock = project.own / "sidecar.lock"
+    lock = project.state / "sidecar.lock"
     with lock.open("w") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         with (project.root / "log").open("w") as log:
             daemon = project.start("daemon", stderr=log)
         project.until(lambda: daemon.poll() is not None or _has_open(daemon.pid, lock))
-    project.until(lambda: daemon.poll() is not None or (project.own / "sidecar.sock").exists())
+    project.until(lambda: daemon.poll() is not None or (project.state / "sidecar.sock").exists())
     assert daemon.poll() is None, (project.root / "log").read_text()
     daemon.terminate()
     assert daemon.wait(DEADLINE_S) == 0
@@ -78,16 +74,16 @@ def test_a_daemon_whose_place_is_taken_away_ends_and_so_do_its_agents(working: P
     daemon = working.daemon()
     working.detached("work")
     agent = psutil.Process(int(working.until_file("begun").read_text()))
-    shutil.rmtree(working.own)
+    shutil.rmtree(working.state)
     assert daemon.process.wait(DEADLINE_S) == 2
-    assert "was removed or replaced; a daemon that is started now will do" in daemon.said
+    assert "was removed or replaced; a daemon that is started now will do" in daemon.printed
     assert not agent.is_running()
-    assert not working.own.exists()
+    assert not working.state.exists()
 
 
 def test_a_daemon_whose_lock_was_removed_makes_way_for_another_and_leaves_its_sockets_alone(working: Project) -> None:
     first = working.daemon()
-    (working.own / "sidecar.lock").unlink()
+    (working.state / "sidecar.lock").unlink()
     second = working.daemon()
     assert first.process.wait(DEADLINE_S) == 2
     assert working.owner(working.detached("work")) == second.process.pid
@@ -99,7 +95,7 @@ def test_a_daemon_whose_lock_was_removed_makes_way_for_another_and_leaves_its_so
 async def test_the_sockets_of_a_daemon_that_was_killed_are_replaced(project: Project) -> None:
     project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
     project.daemon().end(signal.SIGKILL)
-    assert (project.own / "sidecar.sock").exists()
+    assert (project.state / "sidecar.sock").exists()
     # Nobody answers there: what is handed over goes to an owner of its own.
     project.until_status(project.detached("quick"), "completed")
     daemon = project.daemon()
@@ -123,59 +119,22 @@ def test_what_is_handed_over_is_executed_by_the_daemon_in_the_environment_of_its
     working.until_status(work, "completed")
 
 
-def test_at_its_end_runs_are_interrupted_and_the_next_daemon_resumes_them(working: Project, is_live: IsLive) -> None:
+def test_at_its_end_runs_are_interrupted_and_the_next_daemon_resumes_them(working: Project) -> None:
     daemon = working.daemon()
     run_id = working.detached("work")
     working.until_file("begun")
     assert daemon.end() == 0
     assert working.only_run()["status"] == "interrupted"
-    assert [ended["reason"] for ended in working.events(run_id, "agent_ended")] == ["shutdown"]
+    assert [ended["reason"] for ended in working.data(run_id, "agent_ended")] == ["shutdown"]
     assert not working.processes()
     after = working.daemon()
     working.until(lambda: len((working.root / "begun").read_text().split()) == 2)
-    assert is_live(run_id)
+    assert working.is_live(run_id)
     (working.root / "go").touch()
     working.until_status(run_id, "completed")
     assert (working.root / "ended").read_text() == "done\n"
-    assert f"resumed run {run_id}" in after.said
-    assert [told["status"] for told in working.events(run_id, "run_ended")] == ["interrupted", "completed"]
-
-
-def unread(connected: socket.socket) -> int:
-    """How many bytes the other end has not read yet."""
-    return int.from_bytes(fcntl.ioctl(connected, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-
-
-def test_requests_for_one_run_that_come_at_once_begin_it_once_and_harm_no_other(working: Project) -> None:
-    daemon = working.daemon()
-    other = working.detached("work")
-    working.until_file("begun")
-    working.workflow("fails", {"id": "a", "type": "shell_command", "command": "test -e go"})
-    run_id = working.detached("fails")
-    working.until_status(run_id, "failed")
-    working.begin_again(run_id)
-    asked = {"run_id": run_id, "feedback": None, "answer": None, "with_changes": False}
-    clients = [socket_path.connect(str(working.own / "handover.sock")) for _ in range(3)]
-    for client in clients:
-        client.sendall(json.dumps(asked).encode())
-    working.until(lambda: not any(map(unread, clients)))  # the daemon waits for the rest of each
-    (working.root / "go").touch()
-    daemon.process.send_signal(signal.SIGSTOP)
-    working.until(lambda: psutil.Process(daemon.process.pid).status() == psutil.STATUS_STOPPED)
-    for client in clients:
-        client.sendall(b"\n")
-    daemon.process.send_signal(signal.SIGCONT)
-    answers = []
-    for client in clients:
-        client.settimeout(DEADLINE_S)
-        with client, client.makefile() as lines:
-            answers.append(json.loads(lines.readline() or "null"))
-    assert sorted(map(list, answers)) == [["begun"], ["error"], ["error"]]
-    assert str(answers).count(f"run {run_id} is already being executed") == 2
-    assert working.until_status(run_id, "completed")
-    assert working.until_status(other, "completed")
-    assert len(working.events(run_id, "run_resumed")) == 1
-    assert daemon.end() == 0
+    assert f"resumed run {run_id}" in after.printed
+    assert [told["status"] for told in working.data(run_id, "run_ended")] == ["interrupted", "completed"]
 
 
 def test_a_daemon_that_is_killed_leaves_no_agent_and_its_runs_are_resumed(working: Project) -> None:
@@ -188,7 +147,7 @@ def test_a_daemon_that_is_killed_leaves_no_agent_and_its_runs_are_resumed(workin
     working.until(lambda: len((working.root / "begun").read_text().split()) == 2)
     (working.root / "go").touch()
     working.until_status(run_id, "completed")
-    reasons = [told["reason"] for told in working.events(run_id, "run_ended")]
+    reasons = [told["reason"] for told in working.data(run_id, "run_ended")]
     assert reasons[0] == "its owner died"
 
 
@@ -218,13 +177,13 @@ def test_a_run_at_whose_same_step_its_owner_died_three_times_is_left_to_a_person
     assert tries(project) == 3
     for _ in range(2):  # also for every daemon that comes later
         daemon = project.daemon()
-        assert f"run {run_id} (deadly) is not resumed: its owner died 3 times at step first" in daemon.said
+        assert f"run {run_id} (deadly) is not resumed: its owner died 3 times at step first" in daemon.printed
         assert daemon.end() == 0
     assert tries(project) == 3
-    (found,) = json.loads(project.run("status", run_id, "--json"))["runs"]
+    (found,) = json.loads(project.output("status", run_id, "--json"))["runs"]
     assert found["status"] == "interrupted"
     assert found["reason"].endswith(f"it is left to you; when that is mended: sidecar resume {run_id} --detach")
-    assert [told["status"] for told in project.events(run_id, "run_ended")] == ["interrupted"] * 3
+    assert [told["status"] for told in project.data(run_id, "run_ended")] == ["interrupted"] * 3
     # Whoever resumes it has mended something: the count begins anew.
     project.start("resume", run_id, "--detach").wait(DEADLINE_S)
     project.until(lambda: not project.processes())
@@ -314,11 +273,11 @@ def test_it_does_not_resume_what_was_stopped_or_aborted_or_begun_in_a_terminal(w
     first = working.daemon()
     stopped = working.detached("two")
     working.until_file("begun")
-    working.run("stop", "--run", stopped)
+    working.output("stop", "--run", stopped)
     (working.root / "go-a").touch()
     working.until_status(stopped, "stopped")
     aborted = working.detached("work")
-    working.run("abort", "enough", "--run", aborted, "--wait")
+    working.output("abort", "enough", "--run", aborted, "--wait")
     terminal = working.start("flow", "run", "work")
     working.until(lambda: len((working.root / "begun").read_text().split()) == 3)
     terminal.send_signal(signal.SIGINT)
@@ -326,7 +285,7 @@ def test_it_does_not_resume_what_was_stopped_or_aborted_or_begun_in_a_terminal(w
     (begun,) = [run["run_id"] for run in working.runs() if run["status"] == "interrupted"]
     first.end()
     second = working.daemon()  # it is ready when all that is to be resumed runs
-    assert "resumed" not in second.said
+    assert "resumed" not in second.printed
     statuses = {run["run_id"]: run["status"] for run in working.runs()}
     assert statuses == {stopped: "stopped", aborted: "aborted", begun: "interrupted"}
 
@@ -336,12 +295,12 @@ def test_an_abort_that_came_meanwhile_ends_what_would_be_resumed(working: Projec
     run_id = working.detached("work")
     working.until_file("begun")
     daemon.end()
-    working.run("abort", "not any more")
+    working.output("abort", "not any more")
     working.daemon()
     assert working.only_run()["status"] == "aborted"
-    receipt = json.loads((working.own / ".abort.receipt.json").read_text())
+    receipt = json.loads((working.state / ".abort.receipt.json").read_text())
     assert receipt["runs"] == [{"run_id": run_id, "status": "aborted"}]
-    assert not (working.own / ".abort").exists()
+    assert not (working.state / ".abort").exists()
 
 
 @pytest.mark.anyio
@@ -352,34 +311,34 @@ async def test_an_abort_ends_an_idle_run_that_an_agent_drives(project: Project, 
         started = await client.call_tool("workflow_start", {"workflow": "steps"})
         run_id = (started.structured_content or {})["workflow_id"]
         await client.call_tool("workflow_get_next_step", {"workflow_id": run_id})
-        (project.own / "runs" / run_id / ".abort").write_text("a person changed her mind\n")
+        (project.state / "runs" / run_id / ".abort").write_text("a person changed her mind\n")
         project.until_status(run_id, "aborted")
         after = await client.call_tool("workflow_get_next_step", {"workflow_id": run_id})
     assert after.structured_content == {"step": None, "status": "aborted", "reason": "a person changed her mind"}
-    assert not (project.own / "runs" / run_id / ".abort").exists()
+    assert not (project.state / "runs" / run_id / ".abort").exists()
 
 
 def test_settings_are_read_again_on_sighup_and_wrong_ones_are_not_taken(project: Project) -> None:
     for name in ("one", "two"):
         content = {"description": name, "adapter": "command", "command": ["sh", "-c", f"cat >/dev/null; echo {name}"]}
-        (project.own / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        (project.state / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(content))
     project.workflow(
         "ask",
         {"id": "a", "type": "agent", "prompt": "who?", "state_update": {"path": "raw.who"}},
         {"id": "b", "type": "shell_command", "command": "echo {{ who }} >> who"},
         state_schema={"raw": {"who": "string"}},
     )
-    (project.own / "config.yaml").write_text("default_agent: one\n")
+    (project.state / "config.yaml").write_text("default_agent: one\n")
     daemon = project.daemon()
     project.until_status(project.detached("ask"), "completed")
-    (project.own / "config.yaml").write_text("default_agent: two\n")
+    (project.state / "config.yaml").write_text("default_agent: two\n")
     daemon.process.send_signal(signal.SIGHUP)
-    daemon.until_said("read the settings")
+    daemon.until_printed("read the settings")
     project.until_status(project.detached("ask"), "completed")
-    (project.own / "config.yaml").write_text("default_agnet: three\n")
+    (project.state / "config.yaml").write_text("default_agnet: three\n")
     daemon.process.send_signal(signal.SIGHUP)
-    daemon.until_said("stay as they were")
-    (project.own / "config.yaml").write_text("default_agent: two\n")  # for the client, who reads them, too
+    daemon.until_printed("stay as they were")
+    (project.state / "config.yaml").write_text("default_agent: two\n")  # for the client, who reads them, too
     project.until_status(project.detached("ask"), "completed")
     assert (project.root / "who").read_text().split() == ["one", "two", "two"]
 
@@ -396,8 +355,8 @@ async def test_several_projects_have_one_process_and_one_that_cannot_be_served_h
     roots = (working.root, other.root, broken)
     daemon = working.daemon(*(word for root in roots for word in ("--project", str(root))))
     for root in roots[:2]:
-        daemon.until_said(f"the daemon of {root} is process")
-    daemon.until_said(str(broken / ".swissarmyhammer" / "sidecar.db"))
+        daemon.until_printed(f"the daemon of {root} is process")
+    daemon.until_printed(str(broken / ".swissarmyhammer" / "sidecar.db"))
     first, second = working.detached("work"), other.detached("quick")
     assert working.owner(first) == other.owner(second) == daemon.process.pid
     other.until_status(second, "completed")
@@ -416,11 +375,11 @@ def test_the_projects_may_be_a_setting(working: Project, tmp_path: Path) -> None
     settings.write_text(yaml.safe_dump({"projects": [str(working.root), str(other.root)]}))
     daemon = working.daemon()
     for each in (working, other):
-        daemon.until_said(f"the daemon of {each.root} is process")
+        daemon.until_printed(f"the daemon of {each.root} is process")
 
 
 def _socket(daemon: Daemon) -> socket.socket:
-    connected = socket_path.connect(str(daemon.project.own / "sidecar.sock"))
+    connected = sockets.connect(daemon.project.state / "sidecar.sock")
     connected.settimeout(DEADLINE_S)
     return connected
 
@@ -433,22 +392,21 @@ async def test_it_survives_what_clients_do(working: Project) -> None:
             connected.sendall(b'{"half a ')
     with _socket(daemon) as garbage:
         garbage.sendall(bytes(range(256)) * 50 + b"\n" + b"[" * 100_000 + b"\n")
-    with socket_path.connect(str(working.own / "handover.sock")) as garbage:
+    with sockets.connect(working.state / "handover.sock") as garbage:
         garbage.sendall(b"[" * 100_000 + b"\n")
         assert garbage.recv(1) == b""
-    with socket_path.connect(str(working.own / "handover.sock")) as wrong:
+    with sockets.connect(working.state / "handover.sock") as wrong:
         wrong.sendall(b'["no run"]\n')
         assert "error" in json.loads(wrong.makefile().readline())
     # One dies in the middle of its call: its run goes on.
     call = {"name": "flow", "arguments": {"flow_name": "work"}}
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     with _socket(daemon) as dying:
         dying.sendall(
             b"".join(
                 json.dumps(message).encode() + b"\n"
                 for message in (
-                    {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello},
+                    {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO},
                     {"jsonrpc": "2.0", "method": "notifications/initialized"},
                     request,
                 )
@@ -467,10 +425,10 @@ async def test_it_survives_what_clients_do(working: Project) -> None:
 @pytest.mark.parametrize("place", ["0", "[::1]:0"])
 async def test_http_is_served_too_and_beyond_this_machine_only_with_a_token(project: Project, place: str) -> None:
     project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
-    assert "needs a token" in project.run("daemon", "--http", "0.0.0.0:0", code=2)
-    assert "takes HOST:PORT" in project.run("daemon", "--http", "here", code=2)
+    assert "needs a token" in project.output("daemon", "--http", "0.0.0.0:0", code=2)
+    assert "takes HOST:PORT" in project.output("daemon", "--http", "here", code=2)
     daemon = project.daemon("--http", place)
-    (address,) = re.findall(r"MCP at ([^\s\"]+)", daemon.said)
+    (address,) = re.findall(r"MCP at ([^\s\"]+)", daemon.printed)
     with anyio.fail_after(DEADLINE_S):
         async with Client(streamable_http_client(address)) as client:
             result = await client.call_tool("flow", {"flow_name": "quick"})
@@ -480,11 +438,11 @@ async def test_http_is_served_too_and_beyond_this_machine_only_with_a_token(proj
 def test_old_runs_go_with_their_directories(project: Project) -> None:
     project.workflow("quick", {"id": "a", "type": "shell_command", "command": "true"})
     for _ in range(3):
-        project.run("flow", "run", "quick")
+        project.output("flow", "run", "quick")
     newest = project.runs()[0]["run_id"]
-    (project.own / "config.yaml").write_text("keep_runs: 1\n")
+    (project.state / "config.yaml").write_text("keep_runs: 1\n")
     project.daemon()
-    project.until(lambda: os.listdir(project.own / "runs") == [newest])
+    project.until(lambda: os.listdir(project.state / "runs") == [newest])
     assert [run["run_id"] for run in project.runs()] == [newest]
 
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from sidecar.store.db import open_database
-from sidecar.store.journal import Journal
-from tests.acceptance.owners.conftest import CALLER
+from tests.kit.project import CALLER
 
 if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
 # Keeps its prompt. Without the word it submits what it has, and waits to be ended.
 SUBMITS = """
@@ -30,7 +28,7 @@ def agent(project: Project, name: str, script: str) -> None:
     calls = json.dumps([["stage_gate", {"stage": "design", "output": "two columns"}]])
     script = script.format(python=sys.executable, caller=CALLER, calls=calls)
     content = {"description": name, "adapter": "command", "command": ["sh", "-c", script], "prompt_via": "stdin"}
-    (project.own / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    (project.state / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
 
 def prompt(project: Project, number: int) -> str:
@@ -39,23 +37,22 @@ def prompt(project: Project, number: int) -> str:
 
 def at_a_gate(project: Project) -> str:
     """A run that waits for approval; its id."""
-    (project.own / "config.yaml").write_text("kill_after_s: 1\n")
+    (project.state / "config.yaml").write_text("kill_after_s: 1\n")
     agent(project, "submits", SUBMITS)
     project.workflow(
         "work",
         {"id": "plan", "type": "agent", "agent": "submits", "prompt": "go"},
         {"id": "later", "type": "shell_command", "command": "echo later > later"},
     )
-    project.run("flow", "run", "work")
+    project.output("flow", "run", "work")
     run_id = str(project.only_run()["run_id"])
     assert project.only_run()["status"] == "paused"
     return run_id
 
 
 def journalled(project: Project, run_id: str) -> tuple[Any, int]:
-    with open_database(str(project.root)) as database:
-        journal = Journal(database)
-        return journal.run(run_id), journal.last_seq(run_id)
+    (run,) = project.journalled()
+    return run, len(project.events(run_id))
 
 
 async def call(project: Project, arguments: dict[str, Any], **environment: str) -> tuple[bool, str]:
@@ -69,7 +66,7 @@ async def call(project: Project, arguments: dict[str, Any], **environment: str) 
 def test_a_bare_resume_at_a_gate_is_refused_and_changes_nothing(project: Project, options: list[str]) -> None:
     run_id = at_a_gate(project)
     before = journalled(project, run_id)
-    (said,) = project.run("resume", run_id, *options, code=2).splitlines()
+    (said,) = project.output("resume", run_id, *options, code=2).splitlines()
     assert "'design'" in said
     assert "--approve" in said
     assert "--feedback" in said
@@ -81,24 +78,24 @@ def test_a_bare_resume_at_a_gate_is_refused_and_changes_nothing(project: Project
 def test_approval_lets_the_run_go_on(project: Project, detach: list[str]) -> None:
     run_id = at_a_gate(project)
     agent(project, "submits", SUBMITS.replace("ENOUGH", "'was approved'"))
-    project.run("resume", run_id, "--approve", *detach)
+    project.output("resume", run_id, "--approve", *detach)
     project.until_status(run_id, "completed")
     assert prompt(project, 1).startswith("go\n\nYou submitted 'design' for approval. The answer: It was approved.")
     assert (project.root / "later").exists()
-    assert project.events(run_id, "run_resumed")[0]["approved"] is True
+    assert project.data(run_id, "run_resumed")[0]["approved"] is True
 
 
 def test_feedback_alone_sends_the_stage_back_and_the_next_answer_replaces_it(project: Project) -> None:
     run_id = at_a_gate(project)
-    project.run("resume", run_id, "--approve")
+    project.output("resume", run_id, "--approve")
     assert "It was approved" in prompt(project, 1)
-    project.run("resume", run_id, "--feedback", "three columns")
+    project.output("resume", run_id, "--feedback", "three columns")
     assert project.only_run()["status"] == "paused"
     sent_back = prompt(project, 2)
     assert "The answer: three columns" in sent_back
     assert "It was not approved" in sent_back
     assert "It was approved" not in sent_back
-    project.run("resume", run_id, "--approve", "--feedback", "ENOUGH of that")
+    project.output("resume", run_id, "--approve", "--feedback", "ENOUGH of that")
     project.until_status(run_id, "completed")
     approved = prompt(project, 3)
     assert "It was approved" in approved
@@ -109,24 +106,24 @@ def test_feedback_alone_sends_the_stage_back_and_the_next_answer_replaces_it(pro
 
 def test_there_is_nothing_to_approve_without_a_gate(project: Project) -> None:
     project.workflow("short", {"type": "user_message", "message": "hi"})
-    (project.own / ".stop").touch()
-    project.run("flow", "run", "short")
+    (project.state / ".stop").touch()
+    project.output("flow", "run", "short")
     run_id = project.only_run()["run_id"]
     for status in ("stopped", "completed"):
         before = journalled(project, run_id)
         assert before[0].status == status
         for options in (["--approve"], ["--approve", "--feedback", "x"], ["--approve", "--detach"]):
-            (said,) = project.run("resume", run_id, *options, code=2).splitlines()
+            (said,) = project.output("resume", run_id, *options, code=2).splitlines()
             assert "waits for no approval" in said
         assert journalled(project, run_id) == before
-        project.run("resume", run_id)
+        project.output("resume", run_id)
 
 
 def test_an_agent_of_the_run_cannot_approve_on_the_command_line(project: Project) -> None:
     run_id = at_a_gate(project)
     before = journalled(project, run_id)
     project.environment["SIDECAR_RUN_ID"] = run_id
-    assert "cannot approve" in project.run("resume", run_id, "--approve", code=2)
+    assert "cannot approve" in project.output("resume", run_id, "--approve", code=2)
     assert journalled(project, run_id) == before
 
 
@@ -164,10 +161,10 @@ def test_feedback_without_a_gate_reaches_the_next_prompt_and_no_other(project: P
         {"id": "one", "type": "agent", "agent": "keeps", "prompt": "first"},
         {"id": "two", "type": "agent", "agent": "keeps", "prompt": "second"},
     )
-    (project.own / ".stop").touch()
-    project.run("flow", "run", "work")
+    (project.state / ".stop").touch()
+    project.output("flow", "run", "work")
     run_id = project.only_run()["run_id"]
-    project.run("resume", run_id, "--feedback=-x marks the spot", *detach)
+    project.output("resume", run_id, "--feedback=-x marks the spot", *detach)
     project.until_status(run_id, "completed")
     assert prompt(project, 0) == "first\n\n-x marks the spot"
     assert prompt(project, 1) == "second"
@@ -177,15 +174,15 @@ def test_feedback_is_still_there_for_the_step_that_is_done_again(project: Projec
     waiting = SUBMITS.replace("grep -q ENOUGH prompt.$n && exit 0", "test -e go && exit 0; exec sleep 600")
     agent(project, "keeps", waiting)
     project.workflow("work", {"id": "one", "type": "agent", "agent": "keeps", "prompt": "first"})
-    (project.own / ".stop").touch()
-    project.run("flow", "run", "work")
+    (project.state / ".stop").touch()
+    project.output("flow", "run", "work")
     run_id = project.only_run()["run_id"]
     owner = project.start("resume", run_id, "--feedback", "be quick")
     assert prompt(project, 0) == "first\n\nbe quick"
     owner.kill()
     owner.wait()
     (project.root / "go").touch()
-    project.run("resume", run_id)
+    project.output("resume", run_id)
     assert prompt(project, 1) == "first\n\nbe quick"
 
 
@@ -228,17 +225,16 @@ async def test_feedback_to_a_run_that_an_agent_drives_is_in_the_step_that_it_get
 
 
 def test_what_was_submitted_is_shown_at_once_and_a_deaf_agent_is_ended_within_one_grace(project: Project) -> None:
-    (project.own / "config.yaml").write_text("kill_after_s: 4\n")
+    (project.state / "config.yaml").write_text("kill_after_s: 4\n")
     agent(project, "deaf", DEAF)
     project.workflow("work", {"id": "plan", "type": "agent", "agent": "deaf", "prompt": "go"})
     owner = project.start("flow", "run", "work")
     run = project.until(lambda: next((one for one in project.runs() if one["waits"]), None))
     assert run["waits"]["output"] == "two columns"
     assert run["agents"], "the agent is still to be ended"
-    assert "two columns" in project.run("status", run["run_id"])
+    assert "two columns" in project.output("status", run["run_id"])
     owner.communicate(timeout=60)
-    with open_database(str(project.root)) as database:
-        at = {event.kind: event.at for event in Journal(database).events(run["run_id"])}
+    at = {event.kind: event.at for event in project.events(run["run_id"])}
     assert at["agent_ended"] - at["gate"] < 7  # it was twice the grace
     assert project.only_run()["status"] == "paused"
     assert project.only_run()["waits"] == run["waits"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mcp import Client
 
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
 pytestmark = pytest.mark.anyio
 ASK = {"id": "ask", "type": "user_input", "prompt": "go?", "state_update": {"path": "raw.said"}}
@@ -26,7 +26,7 @@ AGENT_STEPS = [{"id": name, "type": "agent", "prompt": f"do {name}", "agent": "m
 
 def paused(project: Project, **more: Any) -> str:
     project.workflow("ask", ASK, {"id": "after", "type": "shell_command", "command": "echo after >> did"}, **more)
-    project.run("flow", "run", "ask")
+    project.output("flow", "run", "ask")
     return str(project.runs()[0]["run_id"])
 
 
@@ -42,15 +42,15 @@ async def test_a_signal_to_a_paused_run_comes_before_its_answer(
 ) -> None:
     run_id = paused(project)
     target = ["--run", run_id] if where == "run" else ["--all"] if kind == "stop" else []
-    project.run(kind, *target, "--reason", "stop everything")
+    project.output(kind, *target, "--reason", "stop everything")
     process = project.start("answer", run_id, "yes")
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, (out, err)
     assert "stop everything" in err
     assert "the answer that came with it: not used" in err
-    assert [event["status"] for event in project.events(run_id, "run_ended")] == ["paused", status]
-    assert project.events(run_id, "run_resumed") == []
-    path = project.own / ("" if where == "project" else f"runs/{run_id}") / f".{kind}"
+    assert [event["status"] for event in project.data(run_id, "run_ended")] == ["paused", status]
+    assert project.data(run_id, "run_resumed") == []
+    path = project.state / ("" if where == "project" else f"runs/{run_id}") / f".{kind}"
     assert not path.exists()
     assert receipt(path)["runs"] == [{"run_id": run_id, "status": status}]
     assert not (project.root / "did").exists()
@@ -58,10 +58,10 @@ async def test_a_signal_to_a_paused_run_comes_before_its_answer(
 
 async def test_a_daemon_aborts_a_paused_run_and_tells_of_it(project: Project) -> None:
     notify = [{"type": "command", "command": ["sh", "-c", "cat >> told"], "events": ["aborted"]}]
-    (project.own / "config.yaml").write_text(json.dumps({"notify": notify, "metrics_file": "numbers"}))
+    (project.state / "config.yaml").write_text(json.dumps({"notify": notify, "metrics_file": "numbers"}))
     run_id = paused(project)
     daemon = project.daemon()
-    project.run("abort", "--run", run_id, "--reason", "no more", "--wait=60")
+    project.output("abort", "--run", run_id, "--reason", "no more", "--wait=60")
     assert project.only_run()["status"] == "aborted"
     assert "no more" in project.until_file("told").read_text()
     assert daemon.end() == 0
@@ -74,25 +74,25 @@ async def test_a_stop_beside_an_abort_is_taken_with_it_and_does_not_meet_the_nex
     project.workflow("wait", {"id": "wait", "type": "shell_command", "command": "until test -e go; do sleep 0.1; done"})
     run_id = project.detached("wait")
     project.until(lambda: project.runs()[0]["agents"])
-    project.run("stop", "--all", "--reason", "first")
-    project.run("abort", "second")
+    project.output("stop", "--all", "--reason", "first")
+    project.output("abort", "second")
     assert project.until_status(run_id, "aborted")["reason"] == "second"
-    project.until(lambda: not (project.own / ".stop").exists() and not (project.own / ".abort").exists())
-    assert receipt(project.own / ".stop")["runs"] == [{"run_id": run_id, "status": "aborted"}]
+    project.until(lambda: not (project.state / ".stop").exists() and not (project.state / ".abort").exists())
+    assert receipt(project.state / ".stop")["runs"] == [{"run_id": run_id, "status": "aborted"}]
     (project.root / "go").touch()
-    project.run("resume", run_id)
+    project.output("resume", run_id)
     assert project.only_run()["status"] == "completed"
 
 
 async def test_a_signal_for_a_run_that_has_ended_is_refused_by_whoever_meets_it(project: Project) -> None:
     project.workflow("quick", {"id": "quick", "type": "shell_command", "command": "true"})
-    project.run("flow", "run", "quick")
+    project.output("flow", "run", "quick")
     first = project.only_run()["run_id"]
-    stop = project.own / ".stop"
+    stop = project.state / ".stop"
     stop.write_text(f"only that one\n\nRun: {first}\n")
     found, _ = project.start("doctor").communicate(timeout=60)
     assert f"it is for run {first}, which is not open" in found
-    project.run("flow", "run", "quick")
+    project.output("flow", "run", "quick")
     assert project.runs()[0]["status"] == "completed"
     assert not stop.exists()
     assert (receipt(stop)["state"], receipt(stop)["reason"]) == ("refused", f"run {first} has ended")
@@ -102,9 +102,9 @@ async def test_what_is_written_into_the_directory_of_a_run_that_has_ended_is_cle
     project: Project,
 ) -> None:
     project.workflow("fails", {"id": "fails", "type": "shell_command", "command": "test -e go"})
-    project.run("flow", "run", "fails", code=2)
+    project.output("flow", "run", "fails", code=2)
     run_id = project.only_run()["run_id"]
-    (project.own / "runs" / run_id / ".stop").write_text("too late\n")
+    (project.state / "runs" / run_id / ".stop").write_text("too late\n")
     (project.root / "go").touch()
     process = project.start("resume", run_id)
     _, err = process.communicate(timeout=60)
@@ -141,7 +141,7 @@ async def test_a_foreground_resume_that_is_refused_leaves_a_detached_run_to_the_
     project.until_file("did")
     daemon.end(signal.SIGKILL)
     project.workflow("work", {"id": "else", "type": "shell_command", "command": "true"})
-    project.run("resume", run_id, "--with-changes", code=2)
+    project.output("resume", run_id, "--with-changes", code=2)
     (project.root / "go").touch()
     project.daemon()
     project.until_status(run_id, "completed")
@@ -168,7 +168,7 @@ async def refused(client: Client, tool: str, **given: Any) -> str:
 def marking(project: Project) -> None:
     """A workflow of four steps for an agent, and an agent that notes which it did."""
     content = {"adapter": "command", "command": ["sh", "-c", 'read -r line; echo "$line" >> did; echo ok']}
-    (project.own / "agents" / "marker.yaml").write_text(json.dumps(content))
+    (project.state / "agents" / "marker.yaml").write_text(json.dumps(content))
     project.workflow("drive", *AGENT_STEPS, {"id": "end", "type": "shell_command", "command": "echo end >> did"})
 
 
@@ -188,12 +188,12 @@ async def test_a_run_changes_its_driver_back_and_forth_and_no_step_is_lost_or_re
         second = await step_of(client, run_id)
         assert (second["id"], second["attempt"]) == ("b", 1)
         # The agent has had it in hand for a moment only.
-        told = project.run("resume", run_id, code=2)
+        told = project.output("resume", run_id, code=2)
         assert "step 'b'" in told
         assert "--take-over" in told
-        project.run("stop", "--run", run_id, "--reason", "hand over")
+        project.output("stop", "--run", run_id, "--reason", "hand over")
         # A stop spares the step in hand; with the change of driver the run ends.
-        out = project.run("resume", run_id, "--take-over")
+        out = project.output("resume", run_id, "--take-over")
         assert project.only_run()["status"] == "stopped", out
         late = {"workflow_id": run_id, "step_id": "b", "attempt": 1, "result": "late"}
         assert "stopped" in await refused(client, "workflow_step_complete", **late)
@@ -206,8 +206,8 @@ async def test_a_run_changes_its_driver_back_and_forth_and_no_step_is_lost_or_re
         (project.root / "hold").touch()
         command = 'read -r line; while test -e hold; do sleep 0.05; done; echo "$line" >> did; echo ok'
         content = {"adapter": "command", "command": ["sh", "-c", command]}
-        (project.own / "agents" / "marker.yaml").write_text(json.dumps(content))
-        project.run("resume", run_id, "--take-over", "--detach")
+        (project.state / "agents" / "marker.yaml").write_text(json.dumps(content))
+        project.output("resume", run_id, "--take-over", "--detach")
         project.until(lambda: project.only_run()["agents"])
         assert "not yours to drive" in await refused(client, "workflow_step_complete", **{**late, "attempt": 3})
         os.kill(project.owner(run_id), signal.SIGKILL)
@@ -218,10 +218,10 @@ async def test_a_run_changes_its_driver_back_and_forth_and_no_step_is_lost_or_re
         last = await step_of(client, run_id)
         assert (last["id"], last["attempt"]) == ("b", 4)
         await call(client, "workflow_step_complete", workflow_id=run_id, step_id="b", attempt=4, result="ok")
-    project.run("resume", run_id)
+    project.output("resume", run_id)
     assert project.only_run()["status"] == "completed"
     assert (project.root / "did").read_text().split("\n") == ["do c", "do d", "end", ""]
-    done = [event["step"] for event in project.events(run_id, "step_completed")]
+    done = [event["step"] for event in project.data(run_id, "step_completed")]
     assert done == ["a", "b", "c", "d", "end"]
 
 
@@ -286,11 +286,11 @@ async def test_a_stop_does_not_wait_for_an_agent_that_never_comes_back(project: 
     async with project.client("legacy") as client:
         driven = (await call(client, "workflow_start", workflow="drive"))["workflow_id"]
         await step_of(client, driven)
-        project.run("stop", "--all", "--reason", "enough")
-        project.run("flow", "run", "quick")
-        assert not (project.own / ".stop").exists()
-        assert {run["run_id"]: run["status"] for run in receipt(project.own / ".stop")["runs"]}[driven] == "running"
-        project.run("flow", "run", "quick")
+        project.output("stop", "--all", "--reason", "enough")
+        project.output("flow", "run", "quick")
+        assert not (project.state / ".stop").exists()
+        assert {run["run_id"]: run["status"] for run in receipt(project.state / ".stop")["runs"]}[driven] == "running"
+        project.output("flow", "run", "quick")
         assert project.runs()[0]["status"] == "completed"  # the next one is not stopped
         await call(client, "workflow_step_complete", workflow_id=driven, step_id="a", attempt=1, result="ok")
         over = await call(client, "workflow_get_next_step", workflow_id=driven)

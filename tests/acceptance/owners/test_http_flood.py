@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from sidecar.agents import socket_path
+from tests.kit import sockets
 
 if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Daemon, Project
+    from tests.kit import Daemon, Project
 
 DEADLINE_S = 20.0
 TOKEN = "0123456789abcdef"
@@ -32,10 +32,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets the limits
 
 
 def serve_http(project: Project) -> tuple[Daemon, int]:
-    (project.own / "config.yaml").write_text(f"http_token: {TOKEN}\n")
+    (project.state / "config.yaml").write_text(f"http_token: {TOKEN}\n")
     project.workflow("short", {"id": "a", "type": "shell_command", "command": "true"})
     daemon = project.daemon("--http", "127.0.0.1:0")
-    found = re.search(r"http://127\.0\.0\.1:(\d+)/mcp", daemon.said)
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/mcp", daemon.printed)
     assert found
     return daemon, int(found[1])
 
@@ -81,10 +81,10 @@ def test_half_sent_requests_keep_nobody_out_and_cost_no_descriptors(project: Pro
                 assert authorised(port) == 200
         assert authorised(port) == 200
         assert psutil.Process(daemon.process.pid).num_fds() < 512
-        project.run("flow", "run", "short", "--detach")
+        project.output("flow", "run", "short", "--detach")
         project.until(lambda: project.only_run()["status"] == "completed")
     assert daemon.process.poll() is None
-    assert len(daemon.said) < 20_000
+    assert len(daemon.printed) < 20_000
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_refused_handshakes_of_clients_that_hang_up_leave_room_for_sessions(proj
 
 def test_out_of_descriptors_a_connection_is_ended_and_never_the_daemon(project: Project) -> None:
     daemon, port = serve_http(project)
-    own = project.own
+    own = project.state
     process = psutil.Process(daemon.process.pid)
     limit_descriptors(daemon, process.num_fds() + 5)
     with ExitStack() as stack:
         for path in (own / "sidecar.sock", own / "handover.sock"):
             for _ in range(20):
-                stack.enter_context(socket_path.connect(str(path)))
+                stack.enter_context(sockets.connect(path))
         for path in (own / "sidecar.sock", own / "handover.sock"):
-            with socket_path.connect(str(path)) as late:
+            with sockets.connect(path) as late:
                 assert ended(late), "it is told so, and does not wait for ever"
         with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as late:
             assert ended(late)
@@ -142,7 +142,7 @@ def test_out_of_descriptors_a_connection_is_ended_and_never_the_daemon(project: 
     limit_descriptors(daemon, 1024)
     project.until(lambda: process.num_fds() < 100)
     assert authorised(port) == 200
-    project.run("flow", "run", "short", "--detach")
+    project.output("flow", "run", "short", "--detach")
     project.until(lambda: project.runs()[0]["status"] == "completed")
-    assert daemon.said.count("cannot accept a connection (MCP)") == 1
-    assert len(daemon.said) < 20_000
+    assert daemon.printed.count("cannot accept a connection (MCP)") == 1
+    assert len(daemon.printed) < 20_000

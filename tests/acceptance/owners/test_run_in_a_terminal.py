@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from mcp import Client
 
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
 pytestmark = pytest.mark.anyio
 ERA = "2026-07-28"
@@ -41,7 +41,7 @@ class Terminal:
     def over(self, code: int, status: str) -> None:
         assert self.process.wait(60) == code
         assert self.project.only_run()["status"] == status
-        assert len(self.project.events(self.run_id, "run_ended")) == 1
+        assert len(self.project.data(self.run_id, "run_ended")) == 1
 
 
 async def _call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:

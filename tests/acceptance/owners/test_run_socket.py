@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
 
 OWNERS = ["a terminal", "a detached owner", "a daemon"]
@@ -28,7 +28,7 @@ def begin(request: pytest.FixtureRequest, project: Project) -> Any:
             return
         if request.param == "a daemon":
             project.daemon()
-        project.run("flow", "run", workflow, "--detach")
+        project.output("flow", "run", workflow, "--detach")
 
     return start
 
@@ -43,13 +43,13 @@ def test_an_agent_that_aborts_has_its_answer_before_it_is_ended(project: Project
     run_id = project.runs()[0]["run_id"]
     assert project.until_status(run_id, "aborted")["reason"] == "this leads nowhere"
     # Its own run, not the project.
-    assert os.path.dirname(answer["structuredContent"]["path"]) == str(project.own / "runs" / run_id)
-    assert [ended["reason"] for ended in project.events(run_id, "agent_ended")] == ["abort"]
-    project.until(lambda: not (project.own / "runs" / run_id / "mcp.sock").exists())
+    assert os.path.dirname(answer["structuredContent"]["path"]) == str(project.state / "runs" / run_id)
+    assert [ended["reason"] for ended in project.data(run_id, "agent_ended")] == ["abort"]
+    project.until(lambda: not (project.state / "runs" / run_id / "mcp.sock").exists())
 
 
 def test_a_stage_is_submitted_and_the_run_pauses_with_the_answer_delivered(project: Project, begin: Any) -> None:
-    (project.own / "config.yaml").write_text("kill_after_s: 1\n")
+    (project.state / "config.yaml").write_text("kill_after_s: 1\n")
     submits = ("stage_gate", {"stage": "design", "output": "two columns"})
     project.calling_agent("caller", "call", "answer", submits)
     project.workflow(
@@ -63,10 +63,10 @@ def test_a_stage_is_submitted_and_the_run_pauses_with_the_answer_delivered(proje
     assert answer["structuredContent"] == {"allowed": False, "pause_required": True, "run_id": run_id}
     paused = project.until_status(run_id, "paused")
     assert paused["waits"]["output"] == "two columns"
-    ended = project.events(run_id, "agent_ended")
+    ended = project.data(run_id, "agent_ended")
     assert [(each["reason"], each["survivors"]) for each in ended] == [("stage_gate", 0)]
     project.calling_agent("caller", "once", "again", ("workflow_status", {}))
-    project.run("resume", run_id, "--feedback", "three columns, please")
+    project.output("resume", run_id, "--feedback", "three columns, please")
     assert project.until_status(run_id, "completed")
     assert (project.root / "later").read_text() == "later\n"
 
@@ -112,8 +112,8 @@ def test_the_agents_of_tasks_do_the_steps_of_the_run_that_is_open(project: Proje
     assert len([each for each in noted if "step" in each]) == 6
     run_id = project.runs()[0]["run_id"]
     project.until_status(run_id, "completed")
-    assert sorted(each["task"] for each in project.events(run_id, "task_ended")) == ["all.0", "all.1", "all.2"]
-    assert len(project.events(run_id, "run_ended")) == 1
+    assert sorted(each["task"] for each in project.data(run_id, "task_ended")) == ["all.0", "all.1", "all.2"]
+    assert len(project.data(run_id, "run_ended")) == 1
 
 
 @pytest.mark.parametrize("with_others", [True, False], ids=["beside steps for the task's agent", "alone"])
@@ -123,7 +123,7 @@ def test_a_step_of_a_task_is_done_by_the_agent_that_it_names(
     project.calling_agent("worker", "tasks", "notes")
     for name in ("reviewer", "hinter"):
         content = {"description": "", "adapter": "command", "command": ["sh", "-c", f"cat >> {name}; echo of {name}"]}
-        (project.own / "agents" / f"{name}.yaml").write_text(json.dumps(content))
+        (project.state / "agents" / f"{name}.yaml").write_text(json.dumps(content))
     kept = {"state_update": {"path": "raw.done", "operation": "append"}}
     named = [
         {"id": "review", "type": "agent", "agent": "{{ 'reviewer' }}", "prompt": "review {{ item }}.", **kept},
@@ -150,7 +150,7 @@ def test_a_step_of_a_task_is_done_by_the_agent_that_it_names(
     project.until_file("after")
     run_id = project.runs()[0]["run_id"]
     project.until_status(run_id, "completed")
-    started = sorted(each["name"] for each in project.events(run_id, "agent_started"))
+    started = sorted(each["name"] for each in project.data(run_id, "agent_started"))
     own = ["worker", "worker"] if with_others else []
     assert started == ["after", "hinter", "hinter", "reviewer", "reviewer", *own]
     assert sorted((project.root / "reviewer").read_text().split(".")) == ["", "review x", "review y"]
@@ -212,11 +212,11 @@ def test_claude_is_told_of_a_server_that_leads_to_its_run(project: Project) -> N
 
 def test_a_run_goes_on_where_its_socket_cannot_be_bound(project: Project) -> None:
     project.workflow("stuck", {"id": "a", "type": "user_input", "prompt": "which?"})
-    project.run("flow", "run", "stuck")
+    project.output("flow", "run", "stuck")
     run_id = project.only_run()["run_id"]
-    (project.own / "runs" / run_id / "mcp.sock").mkdir()
+    (project.state / "runs" / run_id / "mcp.sock").mkdir()
     process = project.start("answer", run_id, "that")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "cannot call back" in err
-    assert stat.S_ISDIR((project.own / "runs" / run_id / "mcp.sock").stat().st_mode)
+    assert stat.S_ISDIR((project.state / "runs" / run_id / "mcp.sock").stat().st_mode)

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from mcp import Client
 
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
 SECRET = "sk-ant-0123456789-never-seen"
 MASKED = "********"
@@ -26,11 +26,11 @@ def project(project: Project) -> Project:
 
 def is_nowhere(project: Project, *shown: str) -> None:
     """Not in what was shown, not in what every command shows, and in no file of the project's own, open or not."""
-    told = [*shown, project.run("status", "--json"), project.run("status")]
+    told = [*shown, project.output("status", "--json"), project.output("status")]
     for run in project.runs():
-        told += [project.run(*words, run["run_id"]) for words in (("logs", "--json"), ("logs",), ("status",))]
+        told += [project.output(*words, run["run_id"]) for words in (("logs", "--json"), ("logs",), ("status",))]
     assert not [text for text in told if SECRET in text]
-    files = [path for path in project.own.rglob("*") if path.is_file()]
+    files = [path for path in project.state.rglob("*") if path.is_file()]
     assert "sidecar.db" in {path.name for path in files}
     assert not [str(path) for path in files if SECRET.encode() in path.read_bytes()]
 
@@ -67,7 +67,7 @@ async def test_what_an_agent_outside_says_is_told_without_it(project: Project) -
         over = await called(client, told, "workflow_get_next_step", workflow_id=run_id)
         assert (over["status"], over["reason"]) == ("aborted", f"it printed {MASKED}")
     is_nowhere(project, *told)
-    receipt = json.loads((project.own / "runs" / run_id / ".abort.receipt.json").read_text())
+    receipt = json.loads((project.state / "runs" / run_id / ".abort.receipt.json").read_text())
     assert receipt["reason"] == f"it printed {MASKED}"
 
 
@@ -82,13 +82,13 @@ def test_the_reason_of_a_signal_is_told_without_it_everywhere(project: Project, 
     process = project.start("flow", "run", "work")
     project.until((project.root / "begun").exists)
     target = ["--all"] if kind == "stop" else []
-    project.run(kind, *target, "--reason", f"because of {SECRET}")
+    project.output(kind, *target, "--reason", f"because of {SECRET}")
     (project.root / "go").touch()
     out, err = process.communicate(timeout=60)
     assert process.returncode == (0 if kind == "stop" else 2)
     assert project.only_run()["reason"] == f"because of {MASKED}"
-    is_nowhere(project, out, err, project.run("resume", project.only_run()["run_id"], "--dry-run", code=2))
-    assert json.loads((project.own / f".{kind}.receipt.json").read_text())["reason"] == f"because of {MASKED}"
+    is_nowhere(project, out, err, project.output("resume", project.only_run()["run_id"], "--dry-run", code=2))
+    assert json.loads((project.state / f".{kind}.receipt.json").read_text())["reason"] == f"because of {MASKED}"
 
 
 def test_messages_and_questions_show_it_masked_and_the_state_has_it(project: Project) -> None:
@@ -100,15 +100,15 @@ def test_messages_and_questions_show_it_masked_and_the_state_has_it(project: Pro
         inputs={"key": {"type": "string"}},
         state_schema={"raw": {"said": "string"}},
     )
-    shown = project.run("flow", "run", "ask", "-p", f"key={SECRET}")
+    shown = project.output("flow", "run", "ask", "-p", f"key={SECRET}")
     run_id = project.only_run()["run_id"]
     assert f"it is {MASKED}" in shown
     assert project.only_run()["waits"]["prompt"] == f"is it {MASKED}?"
-    shown += project.run("answer", run_id, SECRET)
+    shown += project.output("answer", run_id, SECRET)
     assert project.only_run()["status"] == "completed"
-    shown += project.run("status", "--json") + project.run("logs", "--json", run_id)
+    shown += project.output("status", "--json") + project.output("logs", "--json", run_id)
     assert SECRET not in shown
-    assert [data["value"] for data in project.events(run_id, "answered")] == [MASKED]
+    assert [data["value"] for data in project.data(run_id, "answered")] == [MASKED]
 
 
 @pytest.mark.anyio
@@ -144,7 +144,7 @@ def test_a_run_that_computes_with_it_goes_on_with_the_right_value_after_a_crash(
     process.wait(60)
     (project.root / "go").touch()
     run_id = project.only_run()["run_id"]
-    project.run("resume", run_id)
+    project.output("resume", run_id)
     assert (project.root / "right").read_text().split() == ["0", "0", "1"]
-    assert SECRET not in project.run("logs", "--json", run_id)
-    assert f"{MASKED}-1" in json.dumps(project.events(run_id, "evaluated"))
+    assert SECRET not in project.output("logs", "--json", run_id)
+    assert f"{MASKED}-1" in json.dumps(project.data(run_id, "evaluated"))

@@ -7,17 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Project
+from tests.kit import DEADLINE_S, SIDECAR
 
-DEADLINE_S = 60.0
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+if TYPE_CHECKING:
+    from tests.kit import Project
+
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -88,7 +87,7 @@ async def test_a_workflow_is_run_in_both_eras(served: Project, era: str) -> None
     assert result["run_id"] == served.only_run()["run_id"]
 
 
-def test_a_run_outlives_the_client_that_started_it(served: Project, is_live: Callable[[str], bool]) -> None:
+def test_a_run_outlives_the_client_that_started_it(served: Project) -> None:
     process = _serve(served)
     call = {"name": "flow", "arguments": {"flow_name": "work"}}
     _talk(process, {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
@@ -97,7 +96,7 @@ def test_a_run_outlives_the_client_that_started_it(served: Project, is_live: Cal
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(DEADLINE_S) == 0
-    assert is_live(run_id)
+    assert served.is_live(run_id)
     assert served.owner(run_id) != process.pid
     (served.root / "go").touch()
     served.until_status(run_id, "completed")
@@ -173,11 +172,11 @@ async def test_an_agent_whose_run_does_not_answer_still_aborts_that_run_and_not_
     """Whoever owns the run is gone, and the daemon serves all others: an abort there would mean the whole project."""
     project.workflow("ask", {"id": "a", "type": "user_input", "prompt": "which?"})
     project.daemon()
-    project.run("flow", "run", "ask")
+    project.output("flow", "run", "ask")
     run_id = project.only_run()["run_id"]
     async with project.client("2026-07-28", SIDECAR_RUN_ID=run_id) as client:
         told = (await client.call_tool("abort", {"reason": "no"})).structured_content or {}
-    assert told["path"] == str(project.own / "runs" / run_id / ".abort")
+    assert told["path"] == str(project.state / "runs" / run_id / ".abort")
 
 
 def test_a_signal_ends_it(served: Project) -> None:
@@ -187,8 +186,8 @@ def test_a_signal_ends_it(served: Project) -> None:
 
 
 def test_what_it_cannot_do_is_said_in_one_line(project: Project, tmp_path: Path) -> None:
-    assert project.run("serve", "--http", code=2) == (
+    assert project.output("serve", "--http", code=2) == (
         "sidecar: serve takes --project DIR and nothing else, not '--http'\n"
     )
-    assert "no such directory" in project.run("serve", "--project", str(tmp_path / "nowhere"), code=2)
-    assert "usage: sidecar serve" in project.run("serve", "--help")
+    assert "no such directory" in project.output("serve", "--project", str(tmp_path / "nowhere"), code=2)
+    assert "usage: sidecar serve" in project.output("serve", "--help")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -9,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Timer
 from typing import TYPE_CHECKING, Any
 
-from sidecar.signals import liveness
+from tests.kit import DEADLINE_S
+from tests.kit.mcp_client import HELLO
 
 if TYPE_CHECKING:
-    from tests.acceptance.owners.conftest import Project
+    from tests.kit import Project
 
-DEADLINE_S = 60.0
 SUB_AGENTS = 5
-HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 
 
 class Serve:
@@ -127,7 +127,7 @@ def test_one_with_many_calls_at_once_lets_another_have_its_turn(project: Project
 def test_a_call_on_a_run_that_is_held_waits_and_then_says_that_it_is_busy(project: Project) -> None:
     run_id = _started(project, 1, {"id": "a", "type": "agent", "prompt": "x"})
     serve, ids = Serve(project), {"workflow_id": run_id, "task_id": "all.0"}
-    with liveness.RunLock(str(project.root), run_id):
+    with project.hold(run_id):
         waits = serve.ask("workflow_get_next_step", **ids)
         serve.call("workflow_status")
         refused = serve.answer(waits)
@@ -145,14 +145,19 @@ def test_one_that_is_suspended_when_its_turn_comes_keeps_nobody_out(project: Pro
     first, second = Serve(project), Serve(project)
 
     def somebody_waits() -> bool:
-        with liveness.Turn(str(project.root), run_id) as turn:
-            return not turn.acquire()
+        """Who is the next to have the run has a lock on its `open`."""
+        with (project.directory(run_id) / "open").open() as turn:
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
-    with liveness.RunLock(str(project.root), run_id) as lock:
+    with project.hold(run_id) as release:
         first.ask("workflow_get_next_step", workflow_id=run_id, task_id="all.0")
         project.until(somebody_waits)
         first.process.send_signal(signal.SIGSTOP)
         waits = second.ask("workflow_get_next_step", workflow_id=run_id, task_id="all.1")
         second.call("workflow_status")
-        lock.release()
+        release()
         assert not second.answer(waits).get("isError")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_an_mcp_server_that_cannot_be_started_costs_no_other_agent_its_life(
-    flows: Flows, server: dict[str, Any], said: str
+    flows: Project, server: dict[str, Any], said: str
 ) -> None:
     (flows.root / ".mcp.json").write_text(json.dumps({"mcpServers": {"bad": {"command": "true", **server}}}))
     flows.workflow(
@@ -72,7 +72,7 @@ def test_an_mcp_server_that_cannot_be_started_costs_no_other_agent_its_life(
     code, out, err = flows.run("flow", "run", "both")
     assert (code, err) == (0, ""), out
     assert (flows.root / "worked").exists()
-    events = flows.events(flows.runs()[0].run_id)
+    events = flows.events(flows.journalled()[0].run_id)
     errors = [event.data["error"]["message"] for event in events if event.kind == "step_failed"]
     assert len(errors) == 1
     assert said in errors[0]
@@ -80,7 +80,9 @@ def test_an_mcp_server_that_cannot_be_started_costs_no_other_agent_its_life(
 
 @pytest.mark.parametrize("value", ["a\0b", "a\ud800b"])
 @pytest.mark.parametrize("kind", ["shell_command", "agent"])
-def test_a_variable_or_a_directory_that_no_program_can_have_fails_the_step(flows: Flows, kind: str, value: str) -> None:
+def test_a_variable_or_a_directory_that_no_program_can_have_fails_the_step(
+    flows: Project, kind: str, value: str
+) -> None:
     flows.agent("worker", "cat")
     does = {"command": "true"} if kind == "shell_command" else {"agent": "worker", "prompt": "go"}
     common = {"type": kind, **does, "on_error": "continue"}
@@ -91,7 +93,7 @@ def test_a_variable_or_a_directory_that_no_program_can_have_fails_the_step(flows
     )
     code, out, err = flows.run("flow", "run", "odd")
     assert (code, err) == (0, ""), out
-    events = flows.events(flows.runs()[0].run_id)
+    events = flows.events(flows.journalled()[0].run_id)
     errors = {event.data["id"]: event.data["error"]["message"] for event in events if event.kind == "step_failed"}
     what = "a NUL byte" if "\0" in value else "half a surrogate pair"
     assert f"the variable 'X' holds {what}" in errors["env"]

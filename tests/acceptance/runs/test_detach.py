@@ -11,22 +11,22 @@ import psutil
 import pytest
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 
-def owner(flows: Flows, run_id: str) -> int:
+def owner(flows: Project, run_id: str) -> int:
     return int((flows.directory(run_id) / "lock").read_text().split("\n")[0])
 
 
-def test_a_detached_run_goes_on_by_itself_and_its_log_is_followed_to_the_end(flows: Flows) -> None:
+def test_a_detached_run_goes_on_by_itself_and_its_log_is_followed_to_the_end(flows: Project) -> None:
     code, out, err = flows.run("flow", "run", "counting", "--detach")
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     assert (code, err) == (0, "")
     assert f"sidecar logs {run_id} -f" in out
     process = psutil.Process(owner(flows, run_id))
     assert os.getsid(process.pid) not in (os.getsid(0), 0)
     assert process.ppid() != os.getpid()
-    flows.wait_for("at-0")
+    flows.until_exists("at-0")
     following = flows.start_into("followed", "logs", run_id, "-f")
     events = flows.start("logs", run_id, "-f", "--json")
     flows.until(lambda: any("started counting" in line for line in flows.lines("followed")))
@@ -41,7 +41,7 @@ def test_a_detached_run_goes_on_by_itself_and_its_log_is_followed_to_the_end(flo
     flows.until(lambda: flows.tagged() == [])
 
 
-def test_a_detached_run_keeps_the_environment_of_whoever_began_it(flows: Flows) -> None:
+def test_a_detached_run_keeps_the_environment_of_whoever_began_it(flows: Project) -> None:
     flows.environment["COLOUR"] = "blue"
     flows.workflow(
         "env", {"type": "shell_command", "command": "until [ -e go ]; do sleep 0.02; done; echo $COLOUR > seen"}
@@ -49,18 +49,18 @@ def test_a_detached_run_keeps_the_environment_of_whoever_began_it(flows: Flows) 
     run_id = flows.run("flow", "run", "env", "--detach", "-q")[1].strip()
     owner_pid = owner(flows, run_id)
     os.kill(owner_pid, signal.SIGTERM)
-    flows.until(lambda: flows.runs()[0].status == "interrupted")
+    flows.until(lambda: flows.journalled()[0].status == "interrupted")
     flows.touch("go")
     flows.environment["COLOUR"] = "red"
     flows.until(lambda: not psutil.pid_exists(owner_pid))
     run = flows.json("resume", run_id, "--detach", "--json")
     assert run["run_id"] == run_id
-    flows.until(lambda: flows.runs()[0].status == "completed")
+    flows.until(lambda: flows.journalled()[0].status == "completed")
     assert flows.lines("seen") == ["blue"]
     flows.until(lambda: flows.tagged() == [])
 
 
-def test_a_detached_answer_goes_on_without_the_terminal(flows: Flows) -> None:
+def test_a_detached_answer_goes_on_without_the_terminal(flows: Project) -> None:
     flows.workflow(
         "asking",
         {"id": "ask", "type": "user_input", "prompt": "Name?", "state_update": {"path": "raw.name"}},
@@ -68,18 +68,18 @@ def test_a_detached_answer_goes_on_without_the_terminal(flows: Flows) -> None:
         state_schema={"raw": {"name": "string"}},
     )
     run_id = flows.run("flow", "run", "asking", "--detach", "-q")[1].strip()
-    flows.until(lambda: flows.runs()[0].status == "paused" and flows.tagged() == [])
+    flows.until(lambda: flows.journalled()[0].status == "paused" and flows.tagged() == [])
     assert flows.run("answer", run_id, "Ada L.", "--detach", "-q") == (0, f"{run_id}\n", "")
-    flows.until(lambda: flows.runs()[0].status == "completed")
+    flows.until(lambda: flows.journalled()[0].status == "completed")
     assert flows.lines("seen") == ["Ada L."]
     flows.until(lambda: flows.tagged() == [])
 
 
-def test_what_keeps_a_detached_run_from_beginning_is_told(flows: Flows) -> None:
+def test_what_keeps_a_detached_run_from_beginning_is_told(flows: Project) -> None:
     flows.workflow("bad", {"id": "bad", "type": "shell_command", "command": "exit 1"})
     assert flows.run("flow", "run", "bad", "-q")[0] == 2
     flows.workflow("bad", {"id": "other", "type": "shell_command", "command": "exit 1"})
-    code, out, err = flows.run("resume", flows.runs()[0].run_id, "--detach", "--with-changes")
+    code, out, err = flows.run("resume", flows.journalled()[0].run_id, "--detach", "--with-changes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "is not executed: " in err
     assert "'bad'" in err
@@ -87,9 +87,9 @@ def test_what_keeps_a_detached_run_from_beginning_is_told(flows: Flows) -> None:
     flows.until(lambda: flows.tagged() == [])
 
 
-def test_following_ends_when_the_owner_is_killed(flows: Flows) -> None:
+def test_following_ends_when_the_owner_is_killed(flows: Project) -> None:
     run_id = flows.run("flow", "run", "counting", "--detach", "-q")[1].strip()
-    flows.wait_for("at-0")
+    flows.until_exists("at-0")
     following = flows.start_into("followed", "logs", run_id, "-f")
     flows.until(lambda: flows.lines("followed"))
     os.kill(owner(flows, run_id), signal.SIGKILL)
@@ -97,7 +97,7 @@ def test_following_ends_when_the_owner_is_killed(flows: Flows) -> None:
     flows.until(lambda: flows.tagged() == [])
 
 
-def test_the_log_of_an_agent_has_what_it_printed(flows: Flows) -> None:
+def test_the_log_of_an_agent_has_what_it_printed(flows: Project) -> None:
     flows.workflow(
         "two",
         {"type": "shell_command", "command": "echo one"},
@@ -110,7 +110,7 @@ def test_the_log_of_an_agent_has_what_it_printed(flows: Flows) -> None:
     assert (code, "has no process 3; there is: 1, 2" in err) == (2, True)
 
 
-def test_the_lines_of_a_process_come_whole_as_json_and_end_only_at_a_newline(flows: Flows) -> None:
+def test_the_lines_of_a_process_come_whole_as_json_and_end_only_at_a_newline(flows: Project) -> None:
     printing = r"head -c 200000 /dev/zero | tr '\0' x; printf '\na\fb\rc\342\200\250d\342\200\251e\302\205f\n\nlast'"
     flows.workflow("odd", {"id": "a", "type": "shell_command", "command": printing})
     run_id = flows.json("flow", "run", "odd", "--json")["run_id"]
@@ -121,12 +121,12 @@ def test_the_lines_of_a_process_come_whole_as_json_and_end_only_at_a_newline(flo
         assert [json.loads(line) for line in out.splitlines()] == [{"line": line} for line in expected]
 
 
-def test_a_line_that_is_still_being_printed_is_told_when_it_is_whole(flows: Flows) -> None:
+def test_a_line_that_is_still_being_printed_is_told_when_it_is_whole(flows: Project) -> None:
     printing = "printf begun; touch at; until [ -e go ]; do sleep 0.02; done; echo ' and ended'"
     flows.workflow("slow", {"id": "a", "type": "shell_command", "command": printing})
     process = flows.start("flow", "run", "slow", "-q")
-    flows.wait_for("at")
-    run_id = flows.runs()[0].run_id
+    flows.until_exists("at")
+    run_id = flows.journalled()[0].run_id
     log = flows.directory(run_id) / "agents" / "1.log"
     flows.until(lambda: log.read_text() == "begun")
     following = flows.start("logs", run_id, "--agent", "1", "--json", "-f")
@@ -137,7 +137,7 @@ def test_a_line_that_is_still_being_printed_is_told_when_it_is_whole(flows: Flow
 
 
 @pytest.mark.parametrize("number", ["0", "-1"])
-def test_processes_are_counted_from_one(flows: Flows, number: str) -> None:
+def test_processes_are_counted_from_one(flows: Project, number: str) -> None:
     flows.workflow("one", {"id": "a", "type": "shell_command", "command": "true"})
     run_id = flows.json("flow", "run", "one", "--json")["run_id"]
     for more in ([], ["--json"]):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.acceptance.runs.conftest import SIDECAR
+from tests.kit import SIDECAR
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 GREETING: dict[str, Any] = {
     "description": "Greets somebody.",
@@ -39,19 +39,19 @@ GREETING: dict[str, Any] = {
 
 
 @pytest.fixture
-def greeting(flows: Flows) -> Flows:
+def greeting(flows: Project) -> Project:
     flows.workflow("greeting", **GREETING)
     return flows
 
 
-def failing(flows: Flows, *arguments: str) -> str:
+def failing(flows: Project, *arguments: str) -> str:
     """What a command says that ends with 2: one line."""
     code, out, err = flows.run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1), (out, err)
     return err
 
 
-def test_without_proc_a_run_is_refused_in_plain_words(greeting: Flows) -> None:
+def test_without_proc_a_run_is_refused_in_plain_words(greeting: Project) -> None:
     probe = ["unshare", "-rm", "true"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
         pytest.skip("no user and mount namespaces on this machine")
@@ -64,7 +64,7 @@ def test_without_proc_a_run_is_refused_in_plain_words(greeting: Flows) -> None:
     assert ended.stderr.startswith("sidecar: no agent or command can be started here: /proc is not mounted")
 
 
-def test_settings_that_are_wrong_are_told_all_at_once_with_their_lines(greeting: Flows) -> None:
+def test_settings_that_are_wrong_are_told_all_at_once_with_their_lines(greeting: Project) -> None:
     (greeting.state / "config.yaml").write_text("kill_after_s: soon\nkeep_runs: 0\n")
     greeting.environment["SIDECAR_WATCHER"] = "eyes"
     path = greeting.state / "config.yaml"
@@ -77,7 +77,7 @@ def test_settings_that_are_wrong_are_told_all_at_once_with_their_lines(greeting:
 # --- the list
 
 
-def test_the_list_has_every_workflow_with_its_parameters(greeting: Flows) -> None:
+def test_the_list_has_every_workflow_with_its_parameters(greeting: Project) -> None:
     found = {one["name"]: one for one in greeting.json("flow", "list", "--format", "json")["workflows"]}
     assert found["greeting"] | {"parameters": None} == {
         "name": "greeting",
@@ -96,7 +96,7 @@ def test_the_list_has_every_workflow_with_its_parameters(greeting: Flows) -> Non
     assert [one["name"] for one in yaml.safe_load(out)["workflows"]] == ["counting", "greeting"]
 
 
-def test_a_broken_file_is_told_and_hides_no_other_workflow(greeting: Flows) -> None:
+def test_a_broken_file_is_told_and_hides_no_other_workflow(greeting: Project) -> None:
     (greeting.state / "workflows" / "broken.yaml").write_text("steps: [{type: nonsense}]\n")
     code, out, err = greeting.run("flow", "list", "-v", "--source", "project")
     assert code == 2
@@ -108,7 +108,7 @@ def test_a_broken_file_is_told_and_hides_no_other_workflow(greeting: Flows) -> N
 # --- what goes in
 
 
-def test_words_fill_the_required_parameters_and_p_names_any(greeting: Flows) -> None:
+def test_words_fill_the_required_parameters_and_p_names_any(greeting: Project) -> None:
     run = greeting.json("flow", "run", "greeting", "you all", "-p", "times=3", "-p", "loud=true", "--json")
     assert (run["status"], run["workflow"], run["state"]["said"]) == ("completed", "greeting", "you all 3 true")
     assert run["messages"] == ["said: you all 3 true"]
@@ -117,7 +117,7 @@ def test_words_fill_the_required_parameters_and_p_names_any(greeting: Flows) -> 
     )
 
 
-def test_var_works_with_a_warning_and_p_beats_it(greeting: Flows) -> None:
+def test_var_works_with_a_warning_and_p_beats_it(greeting: Project) -> None:
     code, out, err = greeting.run("flow", "greeting", "--var", "who=a", "--var", "times=5", "-p", "who=b", "--json")
     assert code == 0
     assert json.loads(out)["state"]["said"] == "b 5 false"
@@ -134,19 +134,19 @@ def test_var_works_with_a_warning_and_p_beats_it(greeting: Flows) -> None:
         (["a", "-p", "times"], "-p takes KEY=VALUE"),
     ],
 )
-def test_a_wrong_parameter_is_one_line_with_the_usage(greeting: Flows, arguments: list[str], problem: str) -> None:
+def test_a_wrong_parameter_is_one_line_with_the_usage(greeting: Project, arguments: list[str], problem: str) -> None:
     told = failing(greeting, "flow", "run", "greeting", *arguments)
     assert problem in told
     assert "usage: sidecar flow run greeting WHO [-p times=INTEGER] [-p loud=BOOLEAN]" in told
     assert not (greeting.state / "sidecar.db").exists()
 
 
-def test_an_unknown_workflow_or_command_names_the_nearest(greeting: Flows) -> None:
+def test_an_unknown_workflow_or_command_names_the_nearest(greeting: Project) -> None:
     assert "there is: greeting" in failing(greeting, "flow", "run", "greting", "x")
     assert "did you mean 'status'" in failing(greeting, "stauts")
 
 
-def test_help_for_a_workflow_tells_what_it_asks_for(greeting: Flows) -> None:
+def test_help_for_a_workflow_tells_what_it_asks_for(greeting: Project) -> None:
     code, out, _ = greeting.run("flow", "greeting", "--help")
     assert code == 0
     for told in (
@@ -158,7 +158,7 @@ def test_help_for_a_workflow_tells_what_it_asks_for(greeting: Flows) -> None:
         assert told.replace("  ", " ") in out.replace("  ", " ")
 
 
-def test_a_workspace_binds_the_run_and_fills_the_parameter_of_that_name(flows: Flows) -> None:
+def test_a_workspace_binds_the_run_and_fills_the_parameter_of_that_name(flows: Project) -> None:
     (flows.root / "area").mkdir()
     flows.workflow(
         "bound",
@@ -173,7 +173,7 @@ def test_a_workspace_binds_the_run_and_fills_the_parameter_of_that_name(flows: F
 # --- what comes out
 
 
-def test_a_dry_run_tells_the_plan_and_does_nothing(flows: Flows) -> None:
+def test_a_dry_run_tells_the_plan_and_does_nothing(flows: Project) -> None:
     flows.workflow("writing", {"id": "write", "type": "shell_command", "command": "touch written"})
     code, out, _ = flows.run("flow", "run", "writing", "--dry-run")
     assert code == 0
@@ -183,16 +183,16 @@ def test_a_dry_run_tells_the_plan_and_does_nothing(flows: Flows) -> None:
     assert not (flows.state / "sidecar.db").exists()
 
 
-def test_the_lines_tell_what_happens_and_quiet_only_the_result(greeting: Flows) -> None:
+def test_the_lines_tell_what_happens_and_quiet_only_the_result(greeting: Project) -> None:
     code, out, err = greeting.run("flow", "greeting", "you")
     assert (code, err) == (0, "")
     assert [word for word in ("started greeting", "say | you 1 false", "said: you", "completed") if word in out]
     assert out.rstrip().endswith("completed")
     code, out, err = greeting.run("flow", "greeting", "you", "-q")
-    assert (code, out, err) == (0, f"completed {greeting.runs()[0].run_id}\n", "")
+    assert (code, out, err) == (0, f"completed {greeting.journalled()[0].run_id}\n", "")
 
 
-def test_a_command_that_prints_an_object_without_a_newline_is_shown_with_it_always(flows: Flows) -> None:
+def test_a_command_that_prints_an_object_without_a_newline_is_shown_with_it_always(flows: Project) -> None:
     """Twenty times, because what comes first is by chance: its last line, or that it has ended."""
     commands = [f"printf '{{\"n\": {number}}}'" for number in range(20)]
     steps = [{"id": f"s{n}", "type": "shell_command", "command": command} for n, command in enumerate(commands)]
@@ -204,7 +204,7 @@ def test_a_command_that_prints_an_object_without_a_newline_is_shown_with_it_alwa
     ]
 
 
-def test_json_events_are_a_line_each_in_order(greeting: Flows) -> None:
+def test_json_events_are_a_line_each_in_order(greeting: Project) -> None:
     code, out, _ = greeting.run("flow", "greeting", "you", "--json-events", "--json")
     *events, run = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -214,7 +214,7 @@ def test_json_events_are_a_line_each_in_order(greeting: Flows) -> None:
     assert run["state"]["said"] == "you 1 false"
 
 
-def test_numbers_that_json_has_no_word_for_are_null_to_programs(flows: Flows) -> None:
+def test_numbers_that_json_has_no_word_for_are_null_to_programs(flows: Project) -> None:
     update = {"type": "state_update", "path": "raw.n", "value": "{{ [0 / 0, 1 / 0, 1] }}"}
     again = {"type": "foreach", "items": "{{ n }}", "body": [{"type": "user_message", "message": "{{ item }}"}]}
     flows.workflow("odd", update, again, default_state={"raw": {"n": None}})
@@ -228,15 +228,15 @@ def test_numbers_that_json_has_no_word_for_are_null_to_programs(flows: Flows) ->
     assert len([json.loads(line, parse_constant=refuse) for line in lines]) > 3
 
 
-def test_a_failing_step_is_exit_2_and_says_how_to_go_on(flows: Flows) -> None:
+def test_a_failing_step_is_exit_2_and_says_how_to_go_on(flows: Project) -> None:
     flows.workflow("failing", {"id": "bad", "type": "shell_command", "command": "echo oh no >&2; exit 4"})
     code, out, err = flows.run("flow", "run", "failing")
     assert code == 2
     assert "failed: the command ended with exit code 4: oh no" in out
-    assert err.endswith(f"to go on: sidecar resume {flows.runs()[0].run_id}\n")
+    assert err.endswith(f"to go on: sidecar resume {flows.journalled()[0].run_id}\n")
 
 
-def test_a_limit_is_exit_3(flows: Flows) -> None:
+def test_a_limit_is_exit_3(flows: Project) -> None:
     flows.touch("go")
     content = yaml.safe_load((flows.state / "workflows" / "counting.yaml").read_text())
     flows.workflow("limited", **content, limits={"max_iterations": 2})
@@ -245,12 +245,12 @@ def test_a_limit_is_exit_3(flows: Flows) -> None:
     assert flows.lines("ran") == ["0", "1"]
 
 
-def test_who_has_reached_a_limit_is_told_how_to_go_on_and_can(flows: Flows) -> None:
+def test_who_has_reached_a_limit_is_told_how_to_go_on_and_can(flows: Project) -> None:
     flows.touch("go")
     content = yaml.safe_load((flows.state / "workflows" / "counting.yaml").read_text())
     flows.workflow("limited", **content, limits={"max_iterations": 2})
     code, _, err = flows.run("flow", "run", "limited", "-q")
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     way = f"to go on: sidecar resume {run_id} --with-changes once the workflow allows more, or a new run\n"
     assert (code, err.endswith(way)) == (3, True)
     flows.workflow("limited", **content, limits={"max_iterations": 3})
@@ -261,11 +261,13 @@ def test_who_has_reached_a_limit_is_told_how_to_go_on_and_can(flows: Flows) -> N
 # --- a reader that is slow, or gone
 
 
-def test_a_reader_that_does_not_read_holds_up_no_run(flows: Flows) -> None:
+def test_a_reader_that_does_not_read_holds_up_no_run(flows: Project) -> None:
     flows.workflow("talking", {"type": "shell_command", "command": "yes a line that is longer than most | head -20000"})
     process = flows.start("flow", "run", "talking")
     flows.until(
-        lambda: (flows.state / "sidecar.db").exists() and flows.runs() and flows.runs()[0].status == "completed"
+        lambda: (
+            (flows.state / "sidecar.db").exists() and flows.journalled() and flows.journalled()[0].status == "completed"
+        )
     )
     assert process.poll() is None, "there was nothing that nobody had read"
     code, out, _ = flows.finished(process)
@@ -273,7 +275,7 @@ def test_a_reader_that_does_not_read_holds_up_no_run(flows: Flows) -> None:
     assert out.rstrip().endswith("completed")
 
 
-def test_a_reader_that_has_gone_ends_no_run(flows: Flows) -> None:
+def test_a_reader_that_has_gone_ends_no_run(flows: Project) -> None:
     read, write = os.pipe()
     os.close(read)
     process = flows.start("flow", "run", "counting", stdout=write, stderr=subprocess.DEVNULL)
@@ -289,7 +291,7 @@ def test_a_reader_that_has_gone_ends_no_run(flows: Flows) -> None:
 @pytest.mark.parametrize("arguments", [("flow", "run", "short"), ("status",), ("flow", "list")])
 @pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
 def test_streams_that_the_caller_has_closed_change_nothing(
-    flows: Flows, arguments: tuple[str, ...], closed: tuple[int, ...]
+    flows: Project, arguments: tuple[str, ...], closed: tuple[int, ...]
 ) -> None:
     flows.workflow("short", {"type": "shell_command", "command": "echo done >> ran"})
 
@@ -303,14 +305,14 @@ def test_streams_that_the_caller_has_closed_change_nothing(
         assert flows.lines("ran") == ["done"]
 
 
-def test_output_that_cannot_be_written_is_told_in_one_line(flows: Flows) -> None:
+def test_output_that_cannot_be_written_is_told_in_one_line(flows: Project) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         code, _, err = flows.finished(flows.start("flow", "list", stdout=full))
     assert (code, err) == (2, "sidecar: cannot write: No space left on device\n")
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "sidecar.db"])
-def test_a_server_that_cannot_begin_says_why_in_one_line(flows: Flows, file: str) -> None:
+def test_a_server_that_cannot_begin_says_why_in_one_line(flows: Project, file: str) -> None:
     (flows.state / file).write_text("kill_after_s: [\n")
     code, out, err = flows.run("serve")
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -318,9 +320,9 @@ def test_a_server_that_cannot_begin_says_why_in_one_line(flows: Flows, file: str
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_first_signal_ends_the_agents_and_the_run_can_be_resumed(flows: Flows, number: int, code: int) -> None:
+def test_a_first_signal_ends_the_agents_and_the_run_can_be_resumed(flows: Project, number: int, code: int) -> None:
     process = flows.start("flow", "run", "counting", "--json")
-    flows.wait_for("at-0")
+    flows.until_exists("at-0")
     process.send_signal(number)
     out = process.communicate(timeout=60)[0]
     run = json.loads(out)
@@ -333,24 +335,24 @@ def test_a_first_signal_ends_the_agents_and_the_run_can_be_resumed(flows: Flows,
     assert flows.lines("ran") == ["0", "0", "1", "2"]
 
 
-def test_a_second_signal_does_not_wait_for_the_grace(flows: Flows) -> None:
+def test_a_second_signal_does_not_wait_for_the_grace(flows: Project) -> None:
     flows.environment["SIDECAR_KILL_AFTER_S"] = "300"
     flows.workflow(
         "deaf", {"type": "shell_command", "command": "trap 'touch asked' TERM; touch at; while :; do sleep 0.1; done"}
     )
     process = flows.start("flow", "run", "deaf", "-q")
-    flows.wait_for("at")
+    flows.until_exists("at")
     process.send_signal(signal.SIGINT)
-    flows.wait_for("asked")
+    flows.until_exists("asked")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert flows.tagged() == []
 
 
-def test_a_stop_that_became_an_abort_says_so_wherever_the_end_is_shown(flows: Flows) -> None:
+def test_a_stop_that_became_an_abort_says_so_wherever_the_end_is_shown(flows: Project) -> None:
     process = flows.start("flow", "run", "counting", "--json")
-    flows.wait_for("at-0")
+    flows.until_exists("at-0")
     code, out, err = flows.run("stop", "--all", "--reason", "lunch", "--timeout", "0.2")
     assert code == 0, (out, err)
     code, out, err = flows.finished(process)
@@ -365,7 +367,7 @@ def test_a_stop_that_became_an_abort_says_so_wherever_the_end_is_shown(flows: Fl
 # --- commands
 
 
-def test_a_command_that_is_a_list_has_no_shell(flows: Flows) -> None:
+def test_a_command_that_is_a_list_has_no_shell(flows: Project) -> None:
     hostile = "a b; touch pwned $(touch pwned) *"
     flows.workflow(
         "listed",
@@ -387,7 +389,7 @@ def test_a_command_that_is_a_list_has_no_shell(flows: Flows) -> None:
     assert not (flows.root / "pwned").exists()
 
 
-def test_a_list_is_shown_as_a_person_would_type_it(flows: Flows) -> None:
+def test_a_list_is_shown_as_a_person_would_type_it(flows: Project) -> None:
     flows.workflow(
         "listed",
         {"type": "shell_command", "command": ["git", "commit", "-m", "fix {{ inputs.what }}", "{{ uuid() }}"]},
@@ -399,14 +401,14 @@ def test_a_list_is_shown_as_a_person_would_type_it(flows: Flows) -> None:
     assert "git commit -m fix {{ inputs.what }}" in flows.run("graph", "listed", "--format", "ascii")[1]
 
 
-def test_a_list_whose_program_is_not_there_fails_its_step(flows: Flows) -> None:
+def test_a_list_whose_program_is_not_there_fails_its_step(flows: Project) -> None:
     flows.workflow("listed", {"type": "shell_command", "command": ["no-such-program", "a"]})
     code, _, err = flows.run("flow", "run", "listed")
     assert code == 2
     assert "exit code 127" in err
 
 
-def test_a_workflow_with_a_value_that_the_shell_would_run_does_not_begin(flows: Flows) -> None:
+def test_a_workflow_with_a_value_that_the_shell_would_run_does_not_begin(flows: Project) -> None:
     flows.workflow(
         "unsafe",
         {"type": "shell_command", "command": "touch began"},

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli.commands import COMMANDS
+from tests.kit.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 LONG = "Does one thing after the other, and then some more things, which take many words to tell, one by one."
 
 
-def on_a_terminal(flows: Flows, *arguments: str) -> list[str]:
+def on_a_terminal(flows: Project, *arguments: str) -> list[str]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = flows.start(*arguments, stdout=slave)
@@ -38,7 +38,7 @@ def on_a_terminal(flows: Flows, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("stop", "abort")])
-def test_the_help_of_every_command_fits(flows: Flows, command: str) -> None:
+def test_the_help_of_every_command_fits(flows: Project, command: str) -> None:
     flows.environment["COLUMNS"] = "80"
     code, out, err = flows.run(command, "--help")
     assert (code, err) == (0, "")
@@ -46,7 +46,7 @@ def test_the_help_of_every_command_fits(flows: Flows, command: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["flow", "list"], ["flow", "list", "-v"], ["agent", "list"]])
-def test_lists_are_broken_between_words_and_go_on_below_what_they_tell(flows: Flows, arguments: list[str]) -> None:
+def test_lists_are_broken_between_words_and_go_on_below_what_they_tell(flows: Project, arguments: list[str]) -> None:
     flows.workflow("talkative", {"type": "break"}, description=LONG, inputs={"a": {"description": LONG}})
     lines = on_a_terminal(flows, *arguments)
     assert max(map(len, lines)) < 80
@@ -59,7 +59,7 @@ def test_lists_are_broken_between_words_and_go_on_below_what_they_tell(flows: Fl
     assert words == unbroken
 
 
-def test_a_pipe_gets_each_entry_as_one_line(flows: Flows) -> None:
+def test_a_pipe_gets_each_entry_as_one_line(flows: Project) -> None:
     flows.workflow("talkative", {"type": "break"}, description=LONG)
     code, out, _ = flows.run("flow", "list", "--source", "project")
     assert (code, [line for line in out.splitlines() if line.endswith(LONG)]) == (0, [out.splitlines()[1]])

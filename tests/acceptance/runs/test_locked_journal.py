@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 WAITS = "another process has locked"
 # An owner that waits for the lock first takes 10 s, and is then at its end.
@@ -22,7 +22,7 @@ SOON_S = 5.0
 
 
 @contextmanager
-def locked(flows: Flows) -> Iterator[None]:
+def locked(flows: Project) -> Iterator[None]:
     """The write lock, as a shell of SQLite's or a backup holds it."""
     connection = sqlite3.connect(flows.state / "sidecar.db", timeout=60, isolation_level=None)
     try:
@@ -33,7 +33,7 @@ def locked(flows: Flows) -> Iterator[None]:
 
 
 @pytest.fixture
-def working(flows: Flows) -> Flows:
+def working(flows: Project) -> Project:
     flows.workflow(
         "work",
         {"id": "a", "type": "shell_command", "command": "echo $$ >> a; until [ -e go ]; do sleep 0.02; done"},
@@ -42,20 +42,20 @@ def working(flows: Flows) -> Flows:
     return flows
 
 
-def said(flows: Flows, name: str, text: str) -> bool:
+def said(flows: Project, name: str, text: str) -> bool:
     return text in (flows.root / name).read_text()
 
 
-def agent(flows: Flows) -> psutil.Process:
+def agent(flows: Project) -> psutil.Process:
     flows.until(lambda: (flows.root / "a").exists() and flows.lines("a"))
     return psutil.Process(int(flows.lines("a")[-1]))
 
 
 @pytest.mark.parametrize("by", ["file", "command"])
-def test_an_abort_ends_the_agent_at_once_and_the_run_when_the_lock_is_free(working: Flows, by: str) -> None:
+def test_an_abort_ends_the_agent_at_once_and_the_run_when_the_lock_is_free(working: Project, by: str) -> None:
     owner = working.start_into("out", "flow", "run", "work", "--json-events")
     process = agent(working)
-    run_id = working.runs()[0].run_id
+    run_id = working.journalled()[0].run_id
     with locked(working):
         began = time.monotonic()
         if by == "file":
@@ -69,7 +69,7 @@ def test_an_abort_ends_the_agent_at_once_and_the_run_when_the_lock_is_free(worki
         assert (working.state / ".abort").exists()  # it is consumed when the journal has it
     owner.communicate(timeout=60)
     assert owner.returncode == 2
-    assert (working.runs()[0].status, working.runs()[0].reason) == ("aborted", "enough")
+    assert (working.journalled()[0].status, working.journalled()[0].reason) == ("aborted", "enough")
     assert said(working, "out", "free again")
     kinds = [event.kind for event in working.events(run_id)]
     assert kinds[-2:] == ["agent_ended", "run_ended"]
@@ -77,7 +77,7 @@ def test_an_abort_ends_the_agent_at_once_and_the_run_when_the_lock_is_free(worki
     assert (working.state / ".abort.receipt.json").exists()
 
 
-def test_an_abort_ends_agents_at_once_while_what_another_did_waits_for_the_lock(flows: Flows) -> None:
+def test_an_abort_ends_agents_at_once_while_what_another_did_waits_for_the_lock(flows: Project) -> None:
     command = "echo $$ > pid-{{ item }}; until [ -e go-{{ item }} ]; do sleep 0.02; done"
     flows.workflow(
         "tasks",
@@ -99,7 +99,7 @@ def test_an_abort_ends_agents_at_once_while_what_another_did_waits_for_the_lock(
     assert (flows.runs()[0].status, flows.runs()[0].reason) == ("aborted", "enough")
 
 
-def test_a_step_that_ends_meanwhile_is_neither_lost_nor_done_again(working: Flows) -> None:
+def test_a_step_that_ends_meanwhile_is_neither_lost_nor_done_again(working: Project) -> None:
     owner = working.start_into("out", "flow", "run", "work", "--json-events")
     agent(working)
     with locked(working):
@@ -109,11 +109,11 @@ def test_a_step_that_ends_meanwhile_is_neither_lost_nor_done_again(working: Flow
     owner.communicate(timeout=60)
     assert owner.returncode == 0
     assert (len(working.lines("a")), len(working.lines("b"))) == (1, 1)
-    kinds = [event.kind for event in working.events(working.runs()[0].run_id)]
+    kinds = [event.kind for event in working.events(working.journalled()[0].run_id)]
     assert (kinds.count("step_completed"), kinds.count("agent_ended"), kinds[-1]) == (2, 2, "run_ended")
 
 
-def test_tasks_that_end_meanwhile_are_neither_lost_nor_done_again(flows: Flows) -> None:
+def test_tasks_that_end_meanwhile_are_neither_lost_nor_done_again(flows: Project) -> None:
     command = "echo {{ item }} >> ran; until [ -e go ]; do sleep 0.02; done"
     flows.workflow(
         "tasks",
@@ -130,7 +130,7 @@ def test_tasks_that_end_meanwhile_are_neither_lost_nor_done_again(flows: Flows) 
     assert sorted(flows.lines("ran")) == ["1", "2", "3"]
 
 
-def test_a_second_signal_gives_up_a_lock_that_is_never_released(working: Flows) -> None:
+def test_a_second_signal_gives_up_a_lock_that_is_never_released(working: Project) -> None:
     owner = working.start_into("out", "flow", "run", "work", "--json-events")
     agent(working)
     with locked(working):
@@ -142,5 +142,5 @@ def test_a_second_signal_gives_up_a_lock_that_is_never_released(working: Flows) 
         assert said(working, "out", '"kind": "run_ended"') or said(working, "out", '"kind":"run_ended"')
         assert working.tagged() == []
     working.touch("go")
-    assert working.json("resume", "--json", working.runs()[0].run_id)["status"] == "completed"
+    assert working.json("resume", "--json", working.journalled()[0].run_id)["status"] == "completed"
     assert (len(working.lines("a")), len(working.lines("b"))) == (2, 1)

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from sidecar.service import looking
-from sidecar.store.db import open_database
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 WORK = "echo $$ > agent; sleep 1000"
 
@@ -26,7 +23,7 @@ WORK = "echo $$ > agent; sleep 1000"
 class Place:
     """A project that can go away, with what watches it outside."""
 
-    def __init__(self, flows: Flows, outside: Path) -> None:
+    def __init__(self, flows: Project, outside: Path) -> None:
         self.flows = flows
         self.root = flows.root
         self.elsewhere = outside / "elsewhere"
@@ -37,7 +34,7 @@ class Place:
     def agent(self) -> psutil.Process:
         file = self.root / "agent"
         self.flows.until(lambda: file.exists() and file.read_text().strip())
-        self.run_id = self.flows.runs()[0].run_id
+        self.run_id = self.flows.journalled()[0].run_id
         return psutil.Process(int(file.read_text()))
 
     def told(self) -> list[dict[str, Any]]:
@@ -61,7 +58,7 @@ class Place:
 
 
 @pytest.fixture
-def place(flows: Flows, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(flows: Project, tmp_path_factory: pytest.TempPathFactory) -> Place:
     flows.root = flows.root / "project"
     shutil.move(flows.state, flows.root / ".swissarmyhammer")
     flows.state = flows.root / ".swissarmyhammer"
@@ -72,10 +69,12 @@ def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def standing(root: Path) -> tuple[str, str]:
-    with open_database(str(root)) as database:
-        (found,) = looking.statuses(database, str(root))
-    return found["status"], found["reason"] or ""
+def standing(flows: Project, root: Path) -> str:
+    """How the only run there stands."""
+    code, out, err = flows.finished(flows.start("status", "--json", cwd=root))
+    assert code == 0, err
+    (found,) = json.loads(out)["runs"]
+    return str(found["status"])
 
 
 @pytest.mark.parametrize("how", [Place.moved, Place.replaced, Place.without_state, Place.without_directory])
@@ -92,7 +91,7 @@ def test_the_run_ends_as_interrupted_and_its_agents_with_it(place: Place, how: C
     assert "was moved, removed or replaced" in ended[0]["reason"]
     assert "was moved, removed or replaced" in err
     if where is not None:
-        assert standing(where)[0] == "interrupted"
+        assert standing(place.flows, where) == "interrupted"
 
 
 def test_a_detached_owner_notices_it_too(place: Place) -> None:
@@ -100,7 +99,7 @@ def test_a_detached_owner_notices_it_too(place: Place) -> None:
     agent = place.agent()
     place.moved()
     place.flows.until(lambda: is_gone(agent) and not place.flows.tagged())
-    assert standing(place.elsewhere)[0] == "interrupted"
+    assert standing(place.flows, place.elsewhere) == "interrupted"
 
 
 def test_an_abort_in_the_new_place_does_not_find_agents_alive_for_long(place: Place) -> None:

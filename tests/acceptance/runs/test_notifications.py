@@ -13,7 +13,7 @@ import yaml
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 NOTE = 'cat >> notes; echo "$SIDECAR_NOTIFY_EVENT" >> events'
 SECRET = "sk-very-secret-0123456789"
@@ -53,16 +53,16 @@ def server() -> Iterator[Server]:
     made.close()
 
 
-def notify(flows: Flows, *channels: dict[str, Any]) -> None:
+def notify(flows: Project, *channels: dict[str, Any]) -> None:
     (flows.state / "config.yaml").write_text(yaml.safe_dump({"notify": list(channels)}))
 
 
-def notes(flows: Flows) -> list[dict[str, Any]]:
+def notes(flows: Project) -> list[dict[str, Any]]:
     path = flows.root / "notes"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_ntfy_is_told_of_a_completed_run_with_the_token_of_a_variable(flows: Flows, server: Server) -> None:
+def test_ntfy_is_told_of_a_completed_run_with_the_token_of_a_variable(flows: Project, server: Server) -> None:
     notify(flows, {"type": "ntfy", "url": server.url, "token": "$TOPIC_TOKEN"})
     flows.environment["TOPIC_TOKEN"] = "tk_12345"
     flows.workflow("quick", {"type": "shell_command", "command": "true"})
@@ -70,10 +70,10 @@ def test_ntfy_is_told_of_a_completed_run_with_the_token_of_a_variable(flows: Flo
     ((headers, body),) = server.posts
     assert headers["Title"] == "quick: completed"
     assert (headers["Priority"], headers["Authorization"]) == ("3", "Bearer tk_12345")
-    assert f"run {flows.runs()[0].run_id}" in body.decode()
+    assert f"run {flows.journalled()[0].run_id}" in body.decode()
 
 
-def test_a_webhook_is_told_why_a_run_failed_and_never_a_secret(flows: Flows, server: Server) -> None:
+def test_a_webhook_is_told_why_a_run_failed_and_never_a_secret(flows: Project, server: Server) -> None:
     flows.environment |= {"SLACK_URL": server.url, "GH_TOKEN": SECRET}
     notify(flows, {"type": "webhook", "url": "$SLACK_URL"})
     flows.workflow("deploy", {"type": "exit", "status": "failed", "message": f"push to <main> with {SECRET} refused"})
@@ -85,17 +85,17 @@ def test_a_webhook_is_told_why_a_run_failed_and_never_a_secret(flows: Flows, ser
     assert SECRET not in text
 
 
-def test_a_command_gets_the_notice_as_json_and_as_variables(flows: Flows) -> None:
+def test_a_command_gets_the_notice_as_json_and_as_variables(flows: Project) -> None:
     notify(flows, {"type": "command", "command": ["sh", "-c", NOTE], "events": ["started", "completed"]})
     flows.workflow("quick", {"type": "shell_command", "command": "true"})
     assert flows.run("flow", "run", "quick")[0] == 0
     assert sorted(flows.lines("events")) in (["completed", "started"], ["completed"], ["started"])
     told = notes(flows)
-    assert {note["run_id"] for note in told} == {flows.runs()[0].run_id}
+    assert {note["run_id"] for note in told} == {flows.journalled()[0].run_id}
     assert "quick: completed" in "\n".join(note["title"] + "\n" + note["text"] for note in told)
 
 
-def test_only_the_events_that_were_asked_for_are_told_and_milestones_every_so_often(flows: Flows) -> None:
+def test_only_the_events_that_were_asked_for_are_told_and_milestones_every_so_often(flows: Project) -> None:
     channel = {"type": "command", "command": ["sh", "-c", NOTE], "events": ["milestone"], "every": 2}
     notify(flows, channel)
     flows.touch("go")
@@ -105,7 +105,7 @@ def test_only_the_events_that_were_asked_for_are_told_and_milestones_every_so_of
     ]
 
 
-def test_somebody_is_told_when_a_run_waits_for_an_answer(flows: Flows) -> None:
+def test_somebody_is_told_when_a_run_waits_for_an_answer(flows: Project) -> None:
     notify(flows, {"type": "command", "command": ["sh", "-c", NOTE]})
     flows.workflow(
         "asking",
@@ -115,10 +115,10 @@ def test_somebody_is_told_when_a_run_waits_for_an_answer(flows: Flows) -> None:
     assert flows.run("flow", "run", "asking")[0] == 0
     (note,) = notes(flows)
     assert (note["event"], note["title"]) == ("waiting", "asking: waits for an answer")
-    assert f"Which branch?\nTo answer: sidecar answer {flows.runs()[0].run_id} VALUE" in note["text"]
+    assert f"Which branch?\nTo answer: sidecar answer {flows.journalled()[0].run_id} VALUE" in note["text"]
 
 
-def test_a_deaf_command_delays_the_end_a_little_and_is_gone_with_it(flows: Flows) -> None:
+def test_a_deaf_command_delays_the_end_a_little_and_is_gone_with_it(flows: Project) -> None:
     deaf = "trap '' TERM; touch heard; while :; do sleep 50; done"
     notify(flows, {"type": "command", "command": ["sh", "-c", deaf]})
     flows.workflow("quick", {"type": "shell_command", "command": "true"})
@@ -129,7 +129,7 @@ def test_a_deaf_command_delays_the_end_a_little_and_is_gone_with_it(flows: Flows
     assert flows.tagged() == []
 
 
-def test_a_server_that_is_not_there_is_told_in_a_line_and_fails_no_run(flows: Flows) -> None:
+def test_a_server_that_is_not_there_is_told_in_a_line_and_fails_no_run(flows: Project) -> None:
     notify(flows, {"type": "webhook", "url": "http://127.0.0.1:1/secret-path"})
     flows.workflow("quick", {"type": "shell_command", "command": "true"})
     code, _, err = flows.run("flow", "run", "quick")
@@ -138,7 +138,7 @@ def test_a_server_that_is_not_there_is_told_in_a_line_and_fails_no_run(flows: Fl
     assert "secret-path" not in err
 
 
-def test_a_run_of_the_daemon_is_told_by_the_settings_that_it_read_last(flows: Flows) -> None:
+def test_a_run_of_the_daemon_is_told_by_the_settings_that_it_read_last(flows: Project) -> None:
     flows.workflow("quick", {"type": "shell_command", "command": "true"})
     daemon = flows.start("daemon")
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 DEAF = """\
 trap '' TERM INT HUP
@@ -28,7 +28,7 @@ ASKING: list[dict[str, Any]] = [
 ]
 
 
-def one_after_the_other(flows: Flows, second: str) -> None:
+def one_after_the_other(flows: Project, second: str) -> None:
     flows.workflow(
         "pair",
         {"id": "first", "type": "shell_command", "command": "echo first >> ran"},
@@ -36,9 +36,9 @@ def one_after_the_other(flows: Flows, second: str) -> None:
     )
 
 
-def test_a_stop_by_touch_ends_after_the_iteration_and_resume_does_the_rest(flows: Flows) -> None:
+def test_a_stop_by_touch_ends_after_the_iteration_and_resume_does_the_rest(flows: Project) -> None:
     process = flows.start("flow", "run", "counting", "--json")
-    flows.wait_for("at-0")
+    flows.until_exists("at-0")
     (flows.state / ".stop").touch()
     flows.touch("go")
     code, out, err = flows.finished(process)
@@ -57,7 +57,7 @@ def test_a_stop_by_touch_ends_after_the_iteration_and_resume_does_the_rest(flows
     )
 
 
-def test_nothing_in_a_signals_reason_acts_on_the_terminal(flows: Flows) -> None:
+def test_nothing_in_a_signals_reason_acts_on_the_terminal(flows: Project) -> None:
     flows.workflow("short", {"type": "user_message", "message": "hi"})
     (flows.state / ".stop").write_text("red \x1b[31malert\x07\nand a second line")
     _, *told = flows.run("flow", "run", "short", "-q")
@@ -66,7 +66,7 @@ def test_nothing_in_a_signals_reason_acts_on_the_terminal(flows: Flows) -> None:
     assert not {"\x1b", "\x07"} & set("".join(told))
 
 
-def test_an_abort_ends_a_deaf_agent_with_all_that_it_started(flows: Flows) -> None:
+def test_an_abort_ends_a_deaf_agent_with_all_that_it_started(flows: Project) -> None:
     flows.agent("deaf", DEAF)
     flows.workflow(
         "swallowing",
@@ -74,7 +74,7 @@ def test_an_abort_ends_a_deaf_agent_with_all_that_it_started(flows: Flows) -> No
         {"id": "after", "type": "shell_command", "command": "touch after"},
     )
     process = flows.start("flow", "run", "swallowing", "--json")
-    flows.wait_for("born")
+    flows.until_exists("born")
     receipt = flows.json("abort", "red on main", "--wait", "--json")
     code, out, _ = flows.finished(process)
     run = json.loads(out)
@@ -85,7 +85,7 @@ def test_an_abort_ends_a_deaf_agent_with_all_that_it_started(flows: Flows) -> No
     assert not (flows.root / "after").exists()
 
 
-def test_a_run_whose_owner_was_killed_is_interrupted_and_completes_when_resumed(flows: Flows) -> None:
+def test_a_run_whose_owner_was_killed_is_interrupted_and_completes_when_resumed(flows: Project) -> None:
     flows.touch("go")
     flows.workflow(
         "stuck",
@@ -97,7 +97,7 @@ def test_a_run_whose_owner_was_killed_is_interrupted_and_completes_when_resumed(
         },
     )
     process = flows.start("flow", "run", "stuck")
-    flows.wait_for("at")
+    flows.until_exists("at")
     process.kill()
     flows.finished(process)
     flows.until(lambda: flows.tagged() == [])  # they die with their owner
@@ -106,23 +106,23 @@ def test_a_run_whose_owner_was_killed_is_interrupted_and_completes_when_resumed(
     flows.touch("on")
     assert flows.json("resume", run["run_id"], "--json")["status"] == "completed"
     assert flows.lines("ran") == ["one", "two", "two"]
-    assert [event.data["status"] for event in flows.events(run["run_id"]) if event.closes] == [
+    assert [event.data["status"] for event in flows.events(run["run_id"]) if event.kind == "run_ended"] == [
         "interrupted",
         "completed",
     ]
 
 
-def test_a_question_pauses_the_run_and_its_answer_goes_on(flows: Flows) -> None:
+def test_a_question_pauses_the_run_and_its_answer_goes_on(flows: Project) -> None:
     flows.workflow("asking", *ASKING, state_schema={"raw": {"count": "number"}})
     code, out, err = flows.run("flow", "run", "asking")
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     assert code == 0
     assert "waits for an answer: How many?" in out
     assert f"sidecar answer {run_id} VALUE" in err
     code, out, err = flows.run("answer", run_id, "several")
     assert (code, out) == (2, "")
     assert err == "the answer has to be a whole number, such as 3\n"
-    assert flows.runs()[0].status == "paused"
+    assert flows.journalled()[0].status == "paused"
     run = flows.json("answer", run_id[:20], "7", "--json")
     assert (run["status"], run["state"]["count"]) == ("completed", 7)
     assert flows.lines("ran") == ["before", "after 7"]
@@ -131,7 +131,7 @@ def test_a_question_pauses_the_run_and_its_answer_goes_on(flows: Flows) -> None:
     assert "waits for no answer: it is completed" in err
 
 
-def test_a_redirect_has_the_step_done_again_with_the_text(flows: Flows) -> None:
+def test_a_redirect_has_the_step_done_again_with_the_text(flows: Project) -> None:
     flows.agent("worker", "cat > prompt; if [ ! -e once ]; then touch once; while :; do sleep 1; done; fi; cat prompt")
     flows.workflow(
         "working",
@@ -139,8 +139,8 @@ def test_a_redirect_has_the_step_done_again_with_the_text(flows: Flows) -> None:
         state_schema={"raw": {"said": "string"}},
     )
     process = flows.start("flow", "run", "working", "--json")
-    flows.wait_for("once")
-    run_id = flows.runs()[0].run_id
+    flows.until_exists("once")
+    run_id = flows.journalled()[0].run_id
     assert flows.run("redirect", run_id, "In blue.")[0] == 0
     code, out, err = flows.finished(process)
     assert (code, err) == (0, "")
@@ -152,10 +152,10 @@ def test_a_redirect_has_the_step_done_again_with_the_text(flows: Flows) -> None:
     assert err.endswith("is completed: there is no agent of ours to redirect\n")
 
 
-def test_a_run_that_is_executed_cannot_be_resumed_beside(flows: Flows) -> None:
+def test_a_run_that_is_executed_cannot_be_resumed_beside(flows: Project) -> None:
     process = flows.start("flow", "run", "counting", "-q")
-    flows.wait_for("at-0")
-    code, out, err = flows.run("resume", flows.runs()[0].run_id)
+    flows.until_exists("at-0")
+    code, out, err = flows.run("resume", flows.journalled()[0].run_id)
     assert (code, out) == (2, "")
     assert "is being executed already" in err
     flows.touch("go")
@@ -165,10 +165,10 @@ def test_a_run_that_is_executed_cannot_be_resumed_beside(flows: Flows) -> None:
 # --- a workflow that has changed
 
 
-def test_a_changed_workflow_is_said_and_the_run_goes_on_as_it_began(flows: Flows) -> None:
+def test_a_changed_workflow_is_said_and_the_run_goes_on_as_it_began(flows: Project) -> None:
     one_after_the_other(flows, "exit 1")
     assert flows.run("flow", "run", "pair")[0] == 2
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     one_after_the_other(flows, "echo second >> ran")
     code, _, err = flows.run("resume", run_id, "-q")
     assert code == 2
@@ -179,10 +179,10 @@ def test_a_changed_workflow_is_said_and_the_run_goes_on_as_it_began(flows: Flows
     assert [e.data.get("with_changes") for e in flows.events(run_id) if e.kind == "run_resumed"] == [None, True]
 
 
-def test_what_was_taken_with_changes_is_kept_by_the_next_resume(flows: Flows) -> None:
+def test_what_was_taken_with_changes_is_kept_by_the_next_resume(flows: Project) -> None:
     one_after_the_other(flows, "exit 1")
     assert flows.run("flow", "run", "pair", "-q")[0] == 2
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     one_after_the_other(flows, "[ -e on ] && echo second >> ran")
     assert flows.run("resume", run_id, "-q", "--with-changes")[0] == 2
     flows.touch("on")
@@ -190,13 +190,13 @@ def test_what_was_taken_with_changes_is_kept_by_the_next_resume(flows: Flows) ->
     assert (code, err, flows.lines("ran")) == (0, "", ["first", "second"])
 
 
-def test_changes_are_refused_where_the_step_is_gone_at_which_the_run_stands(flows: Flows) -> None:
+def test_changes_are_refused_where_the_step_is_gone_at_which_the_run_stands(flows: Project) -> None:
     one_after_the_other(flows, "exit 1")
     assert flows.run("flow", "run", "pair", "-q")[0] == 2
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     flows.workflow("pair", {"id": "first", "type": "shell_command", "command": "echo first >> ran"})
     code, _, err = flows.run("resume", run_id, "--with-changes")
-    assert (code, flows.runs()[0].status) == (2, "failed")
+    assert (code, flows.journalled()[0].status) == (2, "failed")
     assert err.count("\n") == 1
     assert "second" in err
 
@@ -212,26 +212,26 @@ def test_changes_are_refused_where_the_step_is_gone_at_which_the_run_stands(flow
     ],
     ids=lambda moved: moved["type"],
 )
-def test_changes_are_refused_where_a_step_that_was_done_would_come_again(flows: Flows, moved: dict[str, Any]) -> None:
+def test_changes_are_refused_where_a_step_that_was_done_would_come_again(flows: Project, moved: dict[str, Any]) -> None:
     moved = {"id": "moved", **moved}
     tasks = {"one": {"steps": [{"type": "shell_command", "command": "echo moved >> ran"}]}}
     stuck = {"id": "stuck", "type": "shell_command", "command": "[ -e on ]"}
     flows.workflow("pair", moved, stuck, sub_agent_tasks=tasks)
     assert flows.run("flow", "run", "pair", "-q")[0] == 2
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     flows.touch("on")
     flows.workflow("pair", stuck, moved, sub_agent_tasks=tasks)
     code, _, err = flows.run("resume", run_id, "-q", "--with-changes")
-    assert (code, flows.runs()[0].status) == (2, "failed")
+    assert (code, flows.journalled()[0].status) == (2, "failed")
     assert "step 'moved', which the run has done, stands behind the step where the run is now" in err
     assert flows.run("resume", run_id, "-q")[0] == 0
 
 
-def test_a_workflow_whose_file_is_gone_does_not_keep_a_run_from_going_on(flows: Flows) -> None:
+def test_a_workflow_whose_file_is_gone_does_not_keep_a_run_from_going_on(flows: Project) -> None:
     one_after_the_other(flows, "[ -e on ] && echo second >> ran")
     assert flows.run("flow", "run", "pair", "-q")[0] == 2
     (flows.state / "workflows" / "pair.yaml").unlink()
     flows.touch("on")
-    code, _, err = flows.run("resume", flows.runs()[0].run_id, "-q")
+    code, _, err = flows.run("resume", flows.journalled()[0].run_id, "-q")
     assert (code, flows.lines("ran")) == (0, ["first", "second"])
     assert "cannot be read any more" in err

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.cli.commands import COMMANDS
+from tests.kit.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 BRANCHES: dict[str, Any] = {
     "target_branch": {"type": "string", "required": True},
@@ -28,13 +28,13 @@ WORD = {"word": {"type": "string", "required": True}}
 
 
 @pytest.fixture
-def review(flows: Flows) -> Flows:
+def review(flows: Project) -> Project:
     flows.workflow("review", REVIEW, inputs=BRANCHES)
     return flows
 
 
 @pytest.mark.parametrize("program", ["sidecar", "sah"])
-def test_criterion_4_a_workflow_is_executed_by_flow_and_its_name(review: Flows, program: str) -> None:
+def test_criterion_4_a_workflow_is_executed_by_flow_and_its_name(review: Project, program: str) -> None:
     command = [str(Path(sys.executable).with_name(program)), "flow", "review", "main", "feature-x", "-q"]
     done = subprocess.run(command, cwd=review.root, env=review.environment, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("completed ")
@@ -51,7 +51,7 @@ def test_criterion_4_a_workflow_is_executed_by_flow_and_its_name(review: Flows, 
     ],
 )
 def test_criteria_5_and_15_required_parameters_are_words_in_their_order_and_optional_ones_are_named(
-    review: Flows, words: list[str], said: str
+    review: Project, words: list[str], said: str
 ) -> None:
     assert review.run("flow", "review", *words, "-q")[0] == 0
     assert review.lines("said") == [said]
@@ -59,7 +59,7 @@ def test_criteria_5_and_15_required_parameters_are_words_in_their_order_and_opti
 
 @pytest.mark.parametrize(("words", "problem"), [(["main"], "'source_branch' is required"), (["a", "b", "c"], "'c'")])
 def test_criterion_15_a_word_too_few_or_for_an_optional_parameter_is_refused(
-    review: Flows, words: list[str], problem: str
+    review: Project, words: list[str], problem: str
 ) -> None:
     code, _, err = review.run("flow", "review", *words)
     assert (code, err.count("\n")) == (2, 1)
@@ -68,7 +68,7 @@ def test_criterion_15_a_word_too_few_or_for_an_optional_parameter_is_refused(
 
 
 @pytest.mark.parametrize("form", [["review"], ["flow", "review"], ["flow", "run", "review"]])
-def test_criteria_6_and_8_the_shortcut_and_the_full_forms_do_the_same(review: Flows, form: list[str]) -> None:
+def test_criteria_6_and_8_the_shortcut_and_the_full_forms_do_the_same(review: Project, form: list[str]) -> None:
     assert review.run(*form, "main", "feature-x", "--param", "reviewer=bob", "--quiet")[0] == 0
     assert review.lines("said") == ["main feature-x bob"]
     review.workflow("review", SAY, inputs=WORD)  # what was generated is not kept
@@ -77,7 +77,7 @@ def test_criteria_6_and_8_the_shortcut_and_the_full_forms_do_the_same(review: Fl
 
 
 @pytest.mark.parametrize("name", ["list", "run", "flow", "serve", "stop", "agent"])
-def test_criterion_7_a_workflow_with_a_name_that_is_taken_has_an_underscore(flows: Flows, name: str) -> None:
+def test_criterion_7_a_workflow_with_a_name_that_is_taken_has_an_underscore(flows: Project, name: str) -> None:
     flows.workflow(name, SAY, inputs=WORD, description="Mine.")
     assert flows.run(f"_{name}", "hello", "-q")[0] == 0
     assert flows.lines("said") == ["hello"]
@@ -85,11 +85,13 @@ def test_criterion_7_a_workflow_with_a_name_that_is_taken_has_an_underscore(flow
     assert [line.split(None, 1)[0] for line in told if f"'flow run {name}'" in line] == [f"_{name}"]
 
 
-def test_criterion_9_no_workflow_is_wired_into_the_program(flows: Flows) -> None:
+def test_criterion_9_no_workflow_is_wired_into_the_program(flows: Project) -> None:
     listed = [one["name"] for one in flows.json("flow", "list", "--format", "json", "--source", "builtin")["workflows"]]
     assert {"plan", "implement"} <= set(listed)
     assert set(listed) & set(COMMANDS) == set()
     help_text = flows.run("--help")[1]
+    commands = help_text.partition("\ncommands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in commands] == COMMANDS
     assert [name for name in listed if f"(shortcut for 'flow run {name}')" not in help_text] == []
     flows.workflow("plan", SAY, inputs=WORD)  # ours is found first, and nobody notices
     assert flows.run("plan", "ours", "-q")[0] == 0
@@ -97,7 +99,7 @@ def test_criterion_9_no_workflow_is_wired_into_the_program(flows: Flows) -> None
 
 
 @pytest.mark.parametrize("kind", ["flow", "agent", "prompt"])
-def test_criterion_10_flows_agents_and_prompts_have_one_pattern(flows: Flows, kind: str) -> None:
+def test_criterion_10_flows_agents_and_prompts_have_one_pattern(flows: Project, kind: str) -> None:
     (flows.state / "config.yaml").write_text("default_agent: helper\n")
     flows.agent("helper", "cat > said")
     (flows.state / "prompts").mkdir()
@@ -124,14 +126,14 @@ def test_criterion_10_flows_agents_and_prompts_have_one_pattern(flows: Flows, ki
 
 
 @pytest.mark.parametrize("form", [["review"], ["flow", "run", "review"]])
-def test_criterion_11_var_still_works_and_says_what_to_write_instead(review: Flows, form: list[str]) -> None:
+def test_criterion_11_var_still_works_and_says_what_to_write_instead(review: Project, form: list[str]) -> None:
     code, _, err = review.run(*form, "main", "feature-x", "--var", "reviewer=bob", "-q")
     assert (code, err) == (0, "sidecar: --var is deprecated: write -p reviewer=bob\n")
     assert review.lines("said") == ["main feature-x bob"]
 
 
 @pytest.mark.parametrize("name", ["resume", "status", "logs", "test"])
-def test_criterion_12_the_old_subcommands_of_flow_are_gone_and_their_names_free(flows: Flows, name: str) -> None:
+def test_criterion_12_the_old_subcommands_of_flow_are_gone_and_their_names_free(flows: Project, name: str) -> None:
     code, out, err = flows.run("flow", name)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"no such workflow: {name}; " in err

@@ -7,14 +7,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from sidecar.store.db import open_database
-from sidecar.store.journal import Journal
-
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 
-def test_without_any_run_it_says_so_and_makes_no_database(flows: Flows) -> None:
+def test_without_any_run_it_says_so_and_makes_no_database(flows: Project) -> None:
     assert flows.json("status", "--json") == {"runs": []}
     code, out, _ = flows.run("status")
     assert (code, "no runs yet" in out) == (0, True)
@@ -23,9 +20,9 @@ def test_without_any_run_it_says_so_and_makes_no_database(flows: Flows) -> None:
     assert not (flows.state / "sidecar.db").exists()
 
 
-def test_a_run_of_another_process_is_shown_with_its_agents_and_signals(flows: Flows) -> None:
+def test_a_run_of_another_process_is_shown_with_its_agents_and_signals(flows: Project) -> None:
     process = flows.start("flow", "run", "counting", "-q")
-    flows.wait_for("at-0")
+    flows.until_exists("at-0")
     (flows.state / ".stop").write_text("lunch")
     run = flows.json("status", "--json")["runs"][0]
     assert (run["status"], run["step"], run["iteration"]) == ("running", "loop[0]/work", 1)
@@ -45,7 +42,7 @@ def test_a_run_of_another_process_is_shown_with_its_agents_and_signals(flows: Fl
     assert row.split()[:3] == [run["run_id"], "stopped", "counting"]
 
 
-def test_the_step_and_the_iteration_are_known_however_many_tasks_have_run(flows: Flows) -> None:
+def test_the_step_and_the_iteration_are_known_however_many_tasks_have_run(flows: Project) -> None:
     waiting = "touch at-last; until [ -e go ]; do sleep 0.02; done; false"
     wait = {"id": "wait", "type": "shell_command", "command": waiting}
     work = {"id": "if", "type": "conditional", "condition": "{{ item == 299 }}", "then": [wait]}
@@ -56,7 +53,7 @@ def test_the_step_and_the_iteration_are_known_however_many_tasks_have_run(flows:
         sub_agent_tasks={"work": {"steps": [work]}},
     )
     process = flows.start("flow", "run", "many", "-q")
-    flows.wait_for("at-last")
+    flows.until_exists("at-last")
     run = flows.json("status", "--json")["runs"][0]
     assert (run["status"], run["step"], run["iteration"]) == ("running", "loop[0]/all", 1)
     flows.touch("go")
@@ -65,45 +62,10 @@ def test_the_step_and_the_iteration_are_known_however_many_tasks_have_run(flows:
     assert (run["status"], run["step"], run["iteration"]) == ("failed", "loop[0]/all", 1)
 
 
-def test_a_beginning_has_to_be_long_enough_and_of_one_run_only(flows: Flows) -> None:
-    ids = ["01M7HN" + "0" * 19 + end for end in "AB"]  # made here: two real starts may lie either side of a new prefix
-    with open_database(str(flows.root)) as database:
-        for run_id in ids:
-            Journal(database).create(run_id, workflow="counting", definition="{}", inputs={})
-    code, _, err = flows.run("status", ids[0][:6])
-    assert code == 2
-    assert "is the beginning of 2 runs" in err
-    assert flows.run("status", ids[0][:3])[0] == 2
-    assert flows.json("status", ids[1].lower(), "--json")["runs"][0]["run_id"] == ids[1]
-
-
-def test_programs_get_the_newest_200_too_unless_they_ask_for_more_or_fewer(flows: Flows) -> None:
-    ids = [f"01M7HN{number:020}" for number in range(210)]
-    with open_database(str(flows.root)) as database, database.transaction():
-        for run_id in ids:
-            Journal(database).create(run_id, workflow="counting", definition="{}", inputs={})
-    ids.reverse()
-
-    def shown(*arguments: str) -> list[str]:
-        return [run["run_id"] for run in flows.json("status", "--json", *arguments)["runs"]]
-
-    assert shown() == ids[:200]
-    assert shown("--all") == ids
-    assert shown("--limit", "3") == ids[:3]
-    assert shown("--limit", "205") == ids[:205]
-    assert shown("--limit", "9" * 30) == ids
-    code, out, _ = flows.run("status", "--limit", "3")
-    assert (code, [line.split()[0] for line in out.splitlines()[1:-1]]) == (0, ids[:3])
-    assert out.splitlines()[-1] == "and older ones: --all, or --limit N"
-    for wrong in ("0", "-1", "many"):
-        code, _, err = flows.run("status", "--limit", wrong)
-        assert (code, "has to be a whole number of at least 1" in err) == (2, True)
-
-
-def test_watching_one_run_ends_with_it(flows: Flows) -> None:
+def test_watching_one_run_ends_with_it(flows: Project) -> None:
     process = flows.start("flow", "run", "counting", "-q")
-    flows.wait_for("at-0")
-    watching = flows.start_into("watched", "status", flows.runs()[0].run_id, "--watch", "--json")
+    flows.until_exists("at-0")
+    watching = flows.start_into("watched", "status", flows.journalled()[0].run_id, "--watch", "--json")
     flows.until(lambda: flows.lines("watched"))
     flows.touch("go")
     assert flows.finished(process)[0] == 0

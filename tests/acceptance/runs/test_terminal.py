@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 # Opens its terminal again, which makes it the one that controls the new session, and becomes the command.
 ENTER, LEAVE = "\033[?1049h", "\033[?1049l"
@@ -23,7 +23,7 @@ ON_A_TERMINAL = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys
 class Sitting:
     """The command on a terminal of its own."""
 
-    def __init__(self, flows: Flows, *arguments: str) -> None:
+    def __init__(self, flows: Project, *arguments: str) -> None:
         self.master, slave = pty.openpty()
         self.screen = ""
         command = os.path.join(os.path.dirname(sys.executable), "sidecar")
@@ -66,7 +66,7 @@ class Sitting:
         return bool(data)
 
 
-def test_at_a_terminal_a_question_is_asked_there_until_the_answer_is_right(flows: Flows) -> None:
+def test_at_a_terminal_a_question_is_asked_there_until_the_answer_is_right(flows: Project) -> None:
     flows.workflow(
         "asking",
         {
@@ -93,7 +93,7 @@ def test_at_a_terminal_a_question_is_asked_there_until_the_answer_is_right(flows
     assert sitting.end() == 0
 
 
-def test_a_failed_pattern_says_the_authors_words_and_nothing_else(flows: Flows) -> None:
+def test_a_failed_pattern_says_the_authors_words_and_nothing_else(flows: Project) -> None:
     validation = {"pattern": "^(branch .+|HEAD)$", "error_message": "Please provide a valid option"}
     ask = {"type": "user_input", "prompt": "Which files?", "validation": validation}
     step = {**ask, "state_update": {"path": "raw.choice"}}
@@ -104,20 +104,20 @@ def test_a_failed_pattern_says_the_authors_words_and_nothing_else(flows: Flows) 
     sitting.read_until("\r\nPlease provide a valid option\r\nWhich files?: ")
     sitting.type("\x04")  # nobody answers: the run waits for `sidecar answer`
     assert sitting.end() == 0
-    run_id = flows.runs()[0].run_id
+    run_id = flows.journalled()[0].run_id
     assert flows.run("answer", run_id, "no idea") == (2, "", "Please provide a valid option\n")
     assert flows.json("answer", run_id, "HEAD", "--json")["state"]["choice"] == "HEAD"
 
 
-def test_the_key_s_stops_the_run_after_the_iteration(flows: Flows) -> None:
+def test_the_key_s_stops_the_run_after_the_iteration(flows: Project) -> None:
     sitting = Sitting(flows, "flow", "run", "counting")
-    flows.wait_for("at-0")
+    flows.until_exists("at-0")
     flows.until(lambda: not _echoes(sitting.master))  # now it listens to single keys
     sitting.type("s")
     sitting.read_until("Press 's' to cancel")
     flows.touch("go")
     assert sitting.end() == 0
-    assert (flows.runs()[0].status, flows.lines("ran")) == ("stopped", ["0"])
+    assert (flows.journalled()[0].status, flows.lines("ran")) == ("stopped", ["0"])
 
 
 ASKING = {"id": "login", "type": "agent_shell_command", "command": "test -t 0 -a -t 1 -a -t 2 && printf 'name? ' && %s"}
@@ -127,7 +127,7 @@ def command(script: str) -> dict[str, str]:
     return {**ASKING, "command": ASKING["command"] % script}
 
 
-def test_a_command_for_the_person_has_the_terminal_and_then_the_panel_is_back(flows: Flows) -> None:
+def test_a_command_for_the_person_has_the_terminal_and_then_the_panel_is_back(flows: Project) -> None:
     flows.workflow(
         "login",
         {"id": "wait", "type": "shell_command", "command": "touch at-work; until [ -e go ]; do sleep 0.02; done"},
@@ -136,7 +136,7 @@ def test_a_command_for_the_person_has_the_terminal_and_then_the_panel_is_back(fl
     )
     sitting = Sitting(flows, "flow", "run", "login")
     sitting.read_until("RUNNING")
-    flows.wait_for("at-work")
+    flows.until_exists("at-work")
     flows.touch("go")
     sitting.read_until("name? ")
     shown = sitting.screen[: sitting.screen.rindex("name? ")]
@@ -145,24 +145,24 @@ def test_a_command_for_the_person_has_the_terminal_and_then_the_panel_is_back(fl
     sitting.type("sam\n")  # with an s, which is no key now
     sitting.read_until("sam")
     sitting.type("smith\n")
-    flows.wait_for("at-rest")
+    flows.until_exists("at-rest")
     sitting.read_until(ENTER, again=True)
     flows.touch("on")
     assert sitting.end() == 0
-    assert (flows.runs()[0].status, flows.lines("seen")) == ("completed", ["sam smith"])
+    assert (flows.journalled()[0].status, flows.lines("seen")) == ("completed", ["sam smith"])
 
 
-def test_ctrl_c_at_such_a_command_interrupts_the_run(flows: Flows) -> None:
+def test_ctrl_c_at_such_a_command_interrupts_the_run(flows: Project) -> None:
     flows.workflow("login", command("read name"), {"type": "shell_command", "command": "touch never"})
     sitting = Sitting(flows, "flow", "run", "login")
     sitting.read_until("name? ")
     sitting.type("\x03")
     assert sitting.end() == 130
-    assert flows.runs()[0].status == "interrupted"
+    assert flows.journalled()[0].status == "interrupted"
     assert not (flows.root / "never").exists()
 
 
-def test_an_abort_ends_such_a_command_with_all_that_it_started_and_mends_the_terminal(flows: Flows) -> None:
+def test_an_abort_ends_such_a_command_with_all_that_it_started_and_mends_the_terminal(flows: Project) -> None:
     deaf = "echo $$ > pid; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & stty raw -echo; read name"
     flows.workflow("login", command(deaf))
     sitting = Sitting(flows, "flow", "run", "login")
@@ -173,12 +173,12 @@ def test_an_abort_ends_such_a_command_with_all_that_it_started_and_mends_the_ter
     flows.until(lambda: termios.tcgetattr(sitting.master) == sitting.before)
     assert sitting.end() == 2
     receipt = json.loads((flows.state / ".abort.receipt.json").read_text())
-    assert (receipt["survivors"], flows.runs()[0].status) == (0, "aborted")
+    assert (receipt["survivors"], flows.journalled()[0].status) == (0, "aborted")
     assert int(flows.lines("pid")[0]) in [process["pid"] for process in receipt["processes"]]
     assert flows.tagged() == []
 
 
-def test_such_a_command_does_not_outlive_the_owner(flows: Flows) -> None:
+def test_such_a_command_does_not_outlive_the_owner(flows: Project) -> None:
     flows.workflow("login", command("{ setsid sleep 600 & read name; }"))
     sitting = Sitting(flows, "flow", "run", "login")
     sitting.read_until("name? ")
@@ -187,7 +187,7 @@ def test_such_a_command_does_not_outlive_the_owner(flows: Flows) -> None:
     sitting.end()
 
 
-def test_such_a_command_that_fails_or_takes_too_long_fails_its_step(flows: Flows) -> None:
+def test_such_a_command_that_fails_or_takes_too_long_fails_its_step(flows: Project) -> None:
     flows.workflow(
         "login", command("exit 3") | {"on_error": "continue"}, command("read name") | {"id": "b", "timeout": "1s"}
     )
@@ -197,14 +197,14 @@ def test_such_a_command_that_fails_or_takes_too_long_fails_its_step(flows: Flows
     assert "did not end within 1 s" in sitting.screen
 
 
-def test_without_a_terminal_such_a_command_is_like_any_other(flows: Flows) -> None:
+def test_without_a_terminal_such_a_command_is_like_any_other(flows: Project) -> None:
     flows.workflow("login", {**ASKING, "command": "test -t 0 || echo nobody; cat"})
     code, out, _ = flows.run("flow", "run", "login")
     assert code == 0
     assert "login | nobody" in out
 
 
-def test_without_a_terminal_interactive_says_what_is_missing(flows: Flows) -> None:
+def test_without_a_terminal_interactive_says_what_is_missing(flows: Project) -> None:
     flows.workflow("asking", {"type": "user_message", "message": "hi"}, inputs={"what": {"required": True}})
     code, _, err = flows.run("flow", "asking", "-i")
     assert code == 2

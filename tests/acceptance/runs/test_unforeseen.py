@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 if TYPE_CHECKING:
-    from tests.acceptance.runs.conftest import Flows
+    from tests.kit import Project
 
 PRINT_DEEP = f"{sys.executable} -c \"print('[' * 800 + ']' * 800)\""
 # One line that is longer than what is kept of it in memory, and then no file to read it from.
@@ -49,14 +49,14 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.fixture
-def project(flows: Flows) -> Flows:
+def project(flows: Project) -> Project:
     for via in ("argument", "stdin"):
         content = {"adapter": "command", "command": ["echo"], "prompt_via": via, "description": ""}
         (flows.state / "agents" / f"{via}.yaml").write_text(yaml.safe_dump(content))
     return flows
 
 
-def define(flows: Flows, step: dict[str, Any], **more: Any) -> None:
+def define(flows: Project, step: dict[str, Any], **more: Any) -> None:
     after = {"id": "after", "type": "user_message", "message": "went on"}
     flows.workflow("odd", {"id": "odd", **step}, after, state_schema={"raw": {"found": "array"}}, **more)
 
@@ -65,14 +65,14 @@ def told(out: str) -> list[tuple[str, dict[str, Any]]]:
     return [(event["kind"], event["data"]) for event in map(json.loads, out.splitlines()) if "kind" in event]
 
 
-def ends(flows: Flows) -> list[tuple[str, str | None]]:
+def ends(flows: Project) -> list[tuple[str, str | None]]:
     """What the journal has of the last run's ends."""
-    events = flows.events(flows.runs()[0].run_id)
+    events = flows.events(flows.journalled()[0].run_id)
     return [(event.data["status"], event.data["reason"]) for event in events if event.kind == "run_ended"]
 
 
 @pytest.mark.parametrize("what", STEPS)
-def test_on_error_applies_to_whatever_fails_a_step(project: Flows, what: str) -> None:
+def test_on_error_applies_to_whatever_fails_a_step(project: Project, what: str) -> None:
     step, said = STEPS[what]
     define(project, {**step, "on_error": "continue"})
     code, out, err = project.run("flow", "run", "odd", "--json-events")
@@ -87,7 +87,7 @@ def test_on_error_applies_to_whatever_fails_a_step(project: Flows, what: str) ->
 
 
 @pytest.mark.parametrize("what", STEPS)
-def test_without_on_error_the_run_fails_with_one_line(project: Flows, what: str) -> None:
+def test_without_on_error_the_run_fails_with_one_line(project: Project, what: str) -> None:
     step, said = STEPS[what]
     define(project, step)
     code, out, err = project.run("flow", "run", "odd", "-q")
@@ -100,20 +100,20 @@ def test_without_on_error_the_run_fails_with_one_line(project: Flows, what: str)
     assert project.json("status", "--json")["runs"][0]["status"] == "failed"
 
 
-def test_the_traceback_of_what_nobody_foresaw_is_in_the_runs_log(project: Flows) -> None:
+def test_the_traceback_of_what_nobody_foresaw_is_in_the_runs_log(project: Project) -> None:
     step, _ = STEPS["a log that is gone"]
     define(project, step)
     code, _, err = project.run("flow", "run", "odd")
     assert code == 2
     assert "(run.log has the traceback)" in err
-    log = (project.directory(project.runs()[0].run_id) / "run.log").read_text()
+    log = (project.directory(project.journalled()[0].run_id) / "run.log").read_text()
     assert "Traceback (most recent call last)" in log
     assert "FileNotFoundError" in log.splitlines()[-2]
     assert log.splitlines()[-1].partition(" ")[2].startswith("failed: unexpected FileNotFoundError")
 
 
 @pytest.mark.parametrize("count", ["1/0", "0/0", "'x'", "null", "[1]"])
-def test_a_workflow_whose_retries_cannot_be_counted_fails_with_what_failed_it(flows: Flows, count: str) -> None:
+def test_a_workflow_whose_retries_cannot_be_counted_fails_with_what_failed_it(flows: Project, count: str) -> None:
     flows.workflow(
         "odd",
         {"id": "odd", "type": "shell_command", "command": "exit 3"},
@@ -134,7 +134,7 @@ def test_a_workflow_whose_retries_cannot_be_counted_fails_with_what_failed_it(fl
         ({"max_transitions": "{{ [1] }}"}, "limits: max_transitions has to be a number, not [1]"),
     ],
 )
-def test_a_run_whose_limits_make_no_sense_begins_and_ends(flows: Flows, limits: dict[str, str], said: str) -> None:
+def test_a_run_whose_limits_make_no_sense_begins_and_ends(flows: Project, limits: dict[str, str], said: str) -> None:
     define(flows, {"type": "shell_command", "command": "true"}, limits=limits)
     code, out, err = flows.run("flow", "run", "odd", "--json-events")
     assert (code, err.count("\n")) == (2, 1), (out, err)
@@ -142,7 +142,7 @@ def test_a_run_whose_limits_make_no_sense_begins_and_ends(flows: Flows, limits: 
     assert [kind for kind, _ in told(out)] == ["run_started", "run_ended"]
 
 
-def test_a_state_that_grows_deeper_with_each_round_fails_in_words_and_can_be_read(flows: Flows) -> None:
+def test_a_state_that_grows_deeper_with_each_round_fails_in_words_and_can_be_read(flows: Project) -> None:
     flows.workflow(
         "odd",
         {
@@ -164,7 +164,7 @@ def test_a_state_that_grows_deeper_with_each_round_fails_in_words_and_can_be_rea
     assert depth > 100
 
 
-def test_a_task_that_falls_over_fails_and_its_siblings_are_done(flows: Flows) -> None:
+def test_a_task_that_falls_over_fails_and_its_siblings_are_done(flows: Project) -> None:
     flows.workflow(
         "odd",
         {
@@ -192,7 +192,7 @@ def test_a_task_that_falls_over_fails_and_its_siblings_are_done(flows: Flows) ->
     code, out, err = flows.run("flow", "run", "odd")
     assert (code, err) == (0, ""), out
     assert (flows.root / "done").exists()
-    failed = [event.data for event in flows.events(flows.runs()[0].run_id) if event.kind == "task_ended"]
+    failed = [event.data for event in flows.events(flows.journalled()[0].run_id) if event.kind == "task_ended"]
     assert sum("unexpected FileNotFoundError" in str(data["error"]) for data in failed) == 1
 
 
@@ -209,7 +209,7 @@ async def _called(client: Client, tool: str, **arguments: Any) -> dict[str, Any]
 @pytest.mark.anyio
 @pytest.mark.parametrize("what", [name for name, (step, _) in STEPS.items() if step["type"] != "agent"])
 @pytest.mark.parametrize("on_error", ["continue", "fail"])
-async def test_a_run_that_an_agent_drives_has_its_end_too(project: Flows, what: str, on_error: str) -> None:
+async def test_a_run_that_an_agent_drives_has_its_end_too(project: Project, what: str, on_error: str) -> None:
     step, said = STEPS[what]
     define(project, {**step, "on_error": on_error})
     server = StdioServerParameters(

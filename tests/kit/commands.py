@@ -1,0 +1,28 @@
+"""The commands that `sidecar --help` lists, in its order."""
+
+COMMANDS = [
+    "init",
+    "stop",
+    "abort",
+    "flow",
+    "status",
+    "logs",
+    "resume",
+    "answer",
+    "redirect",
+    "workspace",
+    "prompt",
+    "agent",
+    "validate",
+    "schema",
+    "graph",
+    "daemon",
+    "serve",
+    "service",
+    "mcp",
+    "demo",
+    "config",
+    "completion",
+    "doctor",
+    "support-bundle",
+]
