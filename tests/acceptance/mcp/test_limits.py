@@ -216,7 +216,7 @@ def large_workflow(steps: int) -> str:
 
 def test_plans_for_one_client_delay_no_abort_and_nobody_else(own_house: House) -> None:
     own_house.project.workflow("wait", {"id": "a", "type": "shell_command", "command": "touch begun; sleep 600"})
-    (own_house.own / "workflows" / "large.yaml").write_text(large_workflow(1_000).replace(FIRST, ""))
+    (own_house.state / "workflows" / "large.yaml").write_text(large_workflow(1_000).replace(FIRST, ""))
     with own_house.connected() as planner, own_house.connected() as other:
         other.hello().call(1, "flow", {"flow_name": "wait"})
         own_house.project.until((own_house.root / "begun").exists)
@@ -231,7 +231,7 @@ def test_plans_for_one_client_delay_no_abort_and_nobody_else(own_house: House) -
         assert other.answer(2)["result"]["structuredContent"]["output"] == 2
         planner.call(100, "workflow_status", {})
         planner.answer(100)
-        assert len(planner.heard) < 25, "most of them are still to be made"
+        assert len(planner.received) < 25, "most of them are still to be made"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ async def test_feedback_to_a_run_that_an_agent_drives_is_in_the_step_that_it_get
 
         run = (await asked("workflow_start", workflow="driven"))["workflow_id"]
         first = (await asked("workflow_get_next_step", workflow_id=run))["step"]
-        assert "workflow_resume with feedback" in project.run("redirect", run, "use tabs", code=2)
+        assert "workflow_resume with feedback" in project.output("redirect", run, "use tabs", code=2)
         await asked("workflow_resume", workflow_id=run, feedback="use tabs")
         again = (await asked("workflow_get_next_step", workflow_id=run))["step"]
         assert (again["id"], again["definition"]["prompt"]) == (first["id"], "first\n\nuse tabs")

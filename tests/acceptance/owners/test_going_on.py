@@ -119,17 +119,17 @@ async def test_an_abort_that_a_dead_process_left_aside_is_older_than_a_run_that_
 ) -> None:
     project.workflow("fails", {"id": "fails", "type": "shell_command", "command": "test -e go"})
     if start == "resume":
-        project.run("flow", "run", "fails", code=2)
+        project.output("flow", "run", "fails", code=2)
     (project.root / "go").touch()
-    (project.own / ".abort.taken").write_text("old\n")
+    (project.state / ".abort.taken").write_text("old\n")
     words = ["resume", str(project.only_run()["run_id"])] if start == "resume" else ["flow", "run", "fails"]
     process = project.start(*words)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "older than this run (old)" in out
     assert project.only_run()["status"] == "completed"
-    assert not list(project.own.glob(".abort*taken"))
-    assert not (project.own / ".abort").exists()
+    assert not list(project.state.glob(".abort*taken"))
+    assert not (project.state / ".abort").exists()
 
 
 async def test_a_foreground_resume_that_is_refused_leaves_a_detached_run_to_the_daemon(project: Project) -> None:
@@ -233,12 +233,12 @@ async def test_a_change_of_driver_waits_for_a_call_and_then_says_busy(project: P
         run_id = (await call(client, "workflow_start", workflow="held"))["workflow_id"]
         calls.start_soon(step_of, client, run_id)
         await anyio.to_thread.run_sync(project.until_file, "did")
-        assert "busy" in project.run("resume", run_id, "--take-over", code=1)
+        assert "busy" in project.output("resume", run_id, "--take-over", code=1)
         (project.root / "go").touch()
     # What was handed out long ago is done again without a word; the limit is a setting.
-    assert "--take-over" in project.run("resume", run_id, code=2)
+    assert "--take-over" in project.output("resume", run_id, code=2)
     project.environment["SIDECAR_TAKE_OVER_AFTER"] = "1ms"
-    project.run("resume", run_id)
+    project.output("resume", run_id)
     assert project.only_run()["status"] == "completed"
     assert (project.root / "did").read_text().split("\n") == ["hold", "do a", ""]
 
@@ -260,7 +260,7 @@ async def test_a_daemon_leaves_a_run_that_an_agent_has_made_its_own(project: Pro
     quick = project.detached("quick")
     project.until_status(quick, "completed")
     assert (project.root / "did").read_text().split("\n") == ["hold", ""]
-    assert [event["status"] for event in project.events(run_id, "run_ended")] == ["interrupted"]
+    assert [data["status"] for data in project.data(run_id, "run_ended")] == ["interrupted"]
     assert len(project.events(run_id, "run_resumed")) == 1
 
 

@@ -96,7 +96,7 @@ def test_an_abort_ends_agents_at_once_while_what_another_did_waits_for_the_lock(
         flows.until(lambda: not working.is_running() or working.status() == psutil.STATUS_ZOMBIE)
         assert time.monotonic() - began < SOON_S
     owner.communicate(timeout=60)
-    assert (flows.runs()[0].status, flows.runs()[0].reason) == ("aborted", "enough")
+    assert (flows.last().status, flows.last().reason) == ("aborted", "enough")
 
 
 def test_a_step_that_ends_meanwhile_is_neither_lost_nor_done_again(working: Project) -> None:
