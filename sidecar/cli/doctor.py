@@ -11,6 +11,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from sidecar import layout
+from sidecar.text import printable
 
 if TYPE_CHECKING:
     from sidecar.model.finding import Finding
@@ -56,7 +57,7 @@ def _print(found: list[Finding]) -> None:
 def _wrapped(topic: str, mark: str, line: str) -> str:
     """One line for a pipe; on a terminal as many as it takes, in a column of their own."""
     head = f"{topic:<12}{mark} "
-    line = "".join(character if character.isprintable() else " " for character in line)
+    line = printable(line)
     if not sys.stdout.isatty():
         return head + line
     width = max(40, shutil.get_terminal_size().columns)

@@ -9,6 +9,7 @@ import sys
 
 from sidecar import layout
 from sidecar.cli.fitting import fitted
+from sidecar.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,10 +81,7 @@ def _print_table(things: str, rows: list[dict[str, Any]], *, verbose: bool) -> N
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         columns = " ".join(f"{row[name]:<8}" for name in _COLUMNS if name in row)
-        print(fitted(_printable(f"{row['name']:<{width}}  {columns} {row['description']}"), width + len(columns) + 3))
+        line = printable(f"{row['name']:<{width}}  {columns} {row['description']}").rstrip()
+        print(fitted(line, width + len(columns) + 3))
         for parameter in row["parameters"] if verbose else ():
-            print(fitted(_printable(f"{'':<{width}}  {parameter_line(parameter)}"), width + 4))
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text).rstrip()
+            print(fitted(printable(f"{'':<{width}}  {parameter_line(parameter)}").rstrip(), width + 4))

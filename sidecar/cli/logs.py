@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sidecar import layout
 from sidecar.errors import InputError
+from sidecar.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,7 +191,7 @@ class _Shown(Protocol):
 class _AsItCame:
     def add(self, text: str) -> None:
         if sys.stdout.isatty():  # an agent prints what it likes, also what a terminal would obey
-            text = "".join(one if one.isprintable() or one in "\n\t" else "�" for one in text)
+            text = printable(text, "�", keep="\n\t")
         print(text, end="")
 
     def end(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.catalog import headings
 from sidecar.cli import listed, run_options
-from sidecar.engine.picture import one_line
+from sidecar.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,6 +8,7 @@ from __future__ import annotations
 from sidecar.catalog import naming
 from sidecar.cli.fitting import fitted
 from sidecar.layout import open_at_once
+from sidecar.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,5 +113,5 @@ def _front_matter(lines: list[str]) -> list[str]:
 
 
 def _shortened(text: str) -> str:
-    text = "".join(character if character.isprintable() else " " for character in text)
+    text = printable(text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"

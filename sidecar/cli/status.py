@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
+from sidecar.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +198,7 @@ def _age(moment: str, now: float) -> str:
 
 def _fitted(lines: list[str]) -> list[str]:
     """As a terminal can show them: nothing in them acts, and none is longer than a line."""
-    shown = ["".join(one if one.isprintable() else " " for one in line).rstrip() for line in lines]
+    shown = [printable(line).rstrip() for line in lines]
     if not sys.stdout.isatty():
         return shown
     width = shutil.get_terminal_size().columns

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from sidecar import layout
+from sidecar.text import printable
 
 if TYPE_CHECKING:
     from sidecar.engine.findings import Finding
@@ -31,7 +32,7 @@ def main(arguments: list[str], project: str | None) -> int:
         print(json.dumps({"valid": errors == 0, "findings": [asdict(finding) for finding in found]}, indent=1))
         return WRONG if errors else OK
     for finding in found:
-        print(_printable(str(finding)))
+        print(printable(str(finding), "�"))
     print(_summary(len(places), errors, len(found) - errors))
     return WRONG if errors else OK
 
@@ -53,11 +54,6 @@ def _near(finding: Finding) -> Finding:
     """With the file as the reader would name it: relative, where it is below the working directory."""
     relative = os.path.relpath(finding.file)
     return finding if relative.startswith(os.pardir) else replace(finding, file=relative)
-
-
-def _printable(text: str) -> str:
-    """A file can hold what would move a terminal's cursor or change its title."""
-    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 def _summary(workflows: int, errors: int, warnings: int) -> str:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import InputError
+from sidecar.text import printable
 
 if TYPE_CHECKING:
     from sidecar.service.project import Project
@@ -218,7 +219,7 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 def _print(text: str) -> None:
     """Agents wrote some of it: nothing in it may act on a terminal."""
-    print("".join(one if one.isprintable() else " " for one in text).rstrip())
+    print(printable(text).rstrip())
 
 
 def _print_json(found: dict[str, Any]) -> None:

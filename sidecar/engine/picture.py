@@ -9,6 +9,7 @@ from sidecar.model.steps import AgentStep, Exit, Fallible, ShellCommand, StateUp
 from sidecar.model.steps_control import Conditional, ForEach, IncludeWorkflow, ParallelForEach, While, branches
 from sidecar.state.paths import PathError, parse, show
 from sidecar.state.reactive import DependencyError, Graph
+from sidecar.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,6 @@ _KINDS: dict[str, Kind] = {
     "break": "break",
     "continue": "continue",
 }
-_LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,6 @@ def picture(definition: Definition) -> Picture:
     fields = tuple(Field(f"computed.{name}", tuple(dict.fromkeys(map(_whole, computed[name])))) for name in order)
     drawn = tuple(section for section in sections if section.boxes)
     return Picture(one_line(definition.name), one_line(workflow.description, 100), drawn, fields)
-
-
-def one_line(text: str, longest: int = _LONGEST) -> str:
-    """A text as it can stand in a picture: one line, not a long one, and nothing that a terminal would obey."""
-    shown = " ".join(text.split())
-    if not shown.isprintable():
-        shown = "".join(filter(str.isprintable, shown))
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
 
 def _whole(source: str) -> str:

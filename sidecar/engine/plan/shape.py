@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sidecar.engine.picture import one_line
 from sidecar.model.language import has_template
+from sidecar.text import one_line
 
 _LONGEST = 180
 _INDENT = "  "

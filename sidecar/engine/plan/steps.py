@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import agents, prompts
-from sidecar.engine.picture import one_line
 from sidecar.engine.plan import commands, durations
 from sidecar.engine.plan.durations import Lasts
 from sidecar.engine.plan.known import Seen, bare
@@ -15,6 +14,7 @@ from sidecar.errors import InputError, SidecarError
 from sidecar.model import steps as kinds
 from sidecar.model.parameters import bind
 from sidecar.model.steps_control import Break, Continue
+from sidecar.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
 from sidecar.agents import log_file
-from sidecar.engine.picture import one_line
 from sidecar.model import run as kinds
+from sidecar.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
