@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from sidecar.catalog import definition
 from sidecar.state.javascript import line_and_column
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.positions import Location, Place
     from sidecar.catalog.yaml_format import Document
+    from sidecar.engine.checks.expressions import Severity
     from sidecar.errors import Problem
     from sidecar.model.expressions import Site
-
-Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)

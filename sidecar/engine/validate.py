@@ -55,9 +55,10 @@ def check(root: str, definition: Definition, script: Script) -> list[Finding]:
         fields.check(file, names[path], notes)
         references.check(file, notes)
         lenient = _for_others(file) if file is definition else frozenset[str]()
-        expressions = Expressions(script, notes, names[path], lent[path], lenient)
+        expressions = Expressions(script, len(notes.prefix), names[path], lent[path], lenient)
         for site in file.sites():
-            expressions.check(site)
+            for mistake in expressions.check(site):
+                notes.inside(site, *mistake)
         found += notes.found
     return findings.in_order(found)
 
