@@ -12,8 +12,7 @@ from benchmarks.report import Figure
 from sidecar.model import ulid
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database, open_database
-from sidecar.store.journal import Journal
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Journal, Steps
 
 STEPS = 10_000
 RESULT = {"exit_code": 0, "output": "x" * 200}

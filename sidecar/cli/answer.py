@@ -11,7 +11,7 @@ from sidecar.errors import InputError
 
 if TYPE_CHECKING:
     from sidecar.store.db import Database
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 
 def main(arguments: list[str], project_option: str | None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: list[str], project_option: str | None) -> int:
     return executing.execute(project, run.run_id, manner, given)
 
 
-def question_of(database: Database, root: str, run: Run) -> dict[str, Any]:
+def question_of(database: Database, root: str, run: StoredRun) -> dict[str, Any]:
     """What the run waits for; InputError where that is no answer."""
     from sidecar.service import looking  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sidecar.store.db import Database
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 OK = 0
 _LOOK_S = 0.1  # SQLite tells nobody that something was written, and the writer may be any process
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _goes_on(database: Database, root: str, run: Run) -> bool:
+def _goes_on(database: Database, root: str, run: StoredRun) -> bool:
     """Whether more can be expected. The journal alone does not know that an owner has died."""
     from sidecar.signals.liveness import is_live  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
@@ -74,11 +74,11 @@ def _goes_on(database: Database, root: str, run: Run) -> bool:
     return now.driver == "agent" and now.status == "running"
 
 
-def _directory(root: str, run: Run) -> str:
+def _directory(root: str, run: StoredRun) -> str:
     return layout.run_directory(root, run.run_id)
 
 
-def _agent_log(root: str, run: Run, number: int) -> str:
+def _agent_log(root: str, run: StoredRun, number: int) -> str:
     directory = os.path.join(_directory(root, run), "agents")
     path = os.path.join(directory, f"{number}.log")
     if not os.path.exists(path):
@@ -149,7 +149,7 @@ def _is_at(path: str, file: int) -> bool:
         return True
 
 
-def _events(database: Database, run: Run, shown: Callable[[object], str | None]) -> Callable[[], Iterator[str]]:
+def _events(database: Database, run: StoredRun, shown: Callable[[object], str | None]) -> Callable[[], Iterator[str]]:
     from sidecar.store.journal import Journal  # noqa: PLC0415
 
     journal, after = Journal(database), 0

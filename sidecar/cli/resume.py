@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
     from sidecar.service.project import Project
     from sidecar.store.db import Database
-    from sidecar.store.journal import Journal, Run
+    from sidecar.store.journal import Journal, StoredRun
 
 OK, BUSY = 0, 1
 
@@ -53,7 +53,7 @@ def main(arguments: list[str], project_option: str | None) -> int:
     return executing.execute(project, run.run_id, manner, given)
 
 
-def refuse_busy(project: Project, run: Run) -> None:
+def refuse_busy(project: Project, run: StoredRun) -> None:
     """InputError where somebody executes the run now."""
     from sidecar.signals.liveness import is_live  # noqa: PLC0415
 
@@ -61,12 +61,12 @@ def refuse_busy(project: Project, run: Run) -> None:
         raise InputError(f"run {run.run_id} is being executed already: sidecar logs {run.run_id} -f")
 
 
-def begin_again(project: Project, database: Database, run: Run, *, take_over: bool = False) -> bool:
+def begin_again(project: Project, database: Database, run: StoredRun, *, take_over: bool = False) -> bool:
     """What stands there now is recorded, where the run had ended. False: somebody keeps it busy, which is said."""
     from sidecar.engine.opened import BUSY_S  # noqa: PLC0415
     from sidecar.service import starting  # noqa: PLC0415
     from sidecar.signals.liveness import RunBusy, RunLock  # noqa: PLC0415
-    from sidecar.store.handouts import Handouts  # noqa: PLC0415
+    from sidecar.store.journal import Handouts  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
 
     journal, lock = Journal_(database), RunLock(project.root, run.run_id)
@@ -85,7 +85,7 @@ def begin_again(project: Project, database: Database, run: Run, *, take_over: bo
     return True
 
 
-def changed(project: Project, journal: Journal, run: Run) -> Definition | None:
+def changed(project: Project, journal: Journal, run: StoredRun) -> Definition | None:
     """The workflow as its files are now, where that is not what the run goes by. They may be broken, or gone."""
     from sidecar.catalog import workflows  # noqa: PLC0415
     from sidecar.engine.opened import definition_of  # noqa: PLC0415
@@ -97,7 +97,7 @@ def changed(project: Project, journal: Journal, run: Run) -> Definition | None:
     return None if found.record() == record else found
 
 
-def _definition(project: Project, journal: Journal, run: Run, *, with_changes: bool) -> Definition | None:
+def _definition(project: Project, journal: Journal, run: StoredRun, *, with_changes: bool) -> Definition | None:
     """The changed workflow, where it is wanted; where it is not, it is said that there is one."""
     try:
         found = changed(project, journal, run)

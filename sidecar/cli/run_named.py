@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.store.db import Database
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 _SHORTEST = 4
 _SHOWN = 5
@@ -36,7 +36,7 @@ def journal_of(root: str) -> Iterator[Database | None]:
 
 
 @contextmanager
-def journal_with(root: str, text: str) -> Iterator[tuple[Database, Run]]:
+def journal_with(root: str, text: str) -> Iterator[tuple[Database, StoredRun]]:
     """The database, and the run that a text names. NotFound, or InputError where it could be several."""
     with journal_of(root) as database:
         if database is None:
@@ -44,7 +44,7 @@ def journal_with(root: str, text: str) -> Iterator[tuple[Database, Run]]:
         yield database, find(Journal(database), text)
 
 
-def find(journal: Journal, text: str) -> Run:
+def find(journal: Journal, text: str) -> StoredRun:
     """The run whose id begins so."""
     wanted = text.upper()
     runs = journal.runs()

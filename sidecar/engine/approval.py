@@ -13,7 +13,7 @@ from sidecar.model import run as kinds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.store.journal import Event, Journal, Run
+    from sidecar.store.journal import Event, Journal, StoredRun
 
 MAX_FEEDBACK_BYTES = 64 * 1024
 
@@ -31,14 +31,14 @@ def waits_in(events: Sequence[Event]) -> dict[str, Any] | None:
     return None
 
 
-def waits_of(journal: Journal, run: Run) -> dict[str, Any] | None:
+def waits_of(journal: Journal, run: StoredRun) -> dict[str, Any] | None:
     """What a paused run waits for; None where it is not paused."""
     if run.status != "paused":
         return None
     return waits_in(journal.events(run.run_id, after=max(journal.last_seq(run.run_id) - 1, 0)))
 
 
-def gate_of(journal: Journal, run: Run) -> dict[str, Any] | None:
+def gate_of(journal: Journal, run: StoredRun) -> dict[str, Any] | None:
     """The gate that a paused run stands at, if it does."""
     waits = waits_of(journal, run)
     return waits if waits and "stage" in waits else None
@@ -46,7 +46,7 @@ def gate_of(journal: Journal, run: Run) -> dict[str, Any] | None:
 
 def check(
     journal: Journal,
-    run: Run,
+    run: StoredRun,
     *,
     feedback: str | None = None,
     approve: bool = False,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sidecar.signals.board import Board
     from sidecar.signals.files import Signal
     from sidecar.signals.receipts import EndedProcess
-    from sidecar.store.journal import Journal, Run
+    from sidecar.store.journal import Journal, StoredRun
 
 
 # For a journal that another process has locked: others wait for us, and the signal stays until it was applied.
@@ -68,7 +68,7 @@ def clear_stale_signals(opened: OpenRun) -> None:
 # --- runs that nobody executes
 
 
-def asked_meanwhile(owner: Owner, run: Run) -> Ending | None:
+def asked_meanwhile(owner: Owner, run: StoredRun) -> Ending | None:
     """How a run that nobody executed until now ends, where a signal was written meanwhile. The caller has its lock."""
     board = board_of(owner, run)
     board.look()
@@ -77,7 +77,7 @@ def asked_meanwhile(owner: Owner, run: Run) -> Ending | None:
 
 
 def end_unheld(
-    owner: Owner, run: Run, ending: Ending, hear: Callable[[RunEvent], None], *, wait_s: float | None = None
+    owner: Owner, run: StoredRun, ending: Ending, hear: Callable[[RunEvent], None], *, wait_s: float | None = None
 ) -> Ending:
     """End an open run that nobody executes, in the journal, for whose lock `wait_s` is waited. The caller has the lock
     of the run. The ending as it was journalled."""
@@ -168,7 +168,7 @@ def see_to_signal(owner: Owner, signal: Signal) -> list[str]:
     return apply_to_unheld(owner, signal)
 
 
-def take_back_beginning(root: str, journal: Journal, run: Run) -> None:
+def take_back_beginning(root: str, journal: Journal, run: StoredRun) -> None:
     """Nobody goes on with a run that had ended, after all: it stands as it did. The caller has its lock."""
     if run.status == "pending" and run.start:
         journal.take_back_beginning(run.run_id)

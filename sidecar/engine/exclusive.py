@@ -10,7 +10,7 @@ from sidecar.errors import InputError
 from sidecar.signals.liveness import is_live
 
 if TYPE_CHECKING:
-    from sidecar.store.journal import Journal, Run
+    from sidecar.store.journal import Journal, StoredRun
 
 _WORKFLOWS = frozenset({"iterate"})
 _BEGIN_S = 120.0  # a run that is pending for longer has lost whoever was to execute it
@@ -28,7 +28,7 @@ def refuse_second(journal: Journal, root: str, workflow: str, workspace: str | N
             )
 
 
-def _has_it(root: str, run: Run) -> bool:
+def _has_it(root: str, run: StoredRun) -> bool:
     if is_live(root, run.run_id) or run.status == "paused":
         return True
     if run.status == "pending":

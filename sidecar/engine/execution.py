@@ -28,8 +28,8 @@ from sidecar.errors import DefinitionChanged, SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.signals import files, liveness
+from sidecar.store.db import free, when_free
 from sidecar.store.journal import OPEN
-from sidecar.store.waiting import free, when_free
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sidecar.engine.owner import Owner
     from sidecar.engine.record.image import Image
     from sidecar.model.agent import EndReason
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
     Door = Callable[["Execution"], AbstractAsyncContextManager[None]]
 
@@ -142,7 +142,7 @@ class Execution:
             finally:
                 self._log.close()
 
-    def _not_executed(self, run: Run) -> Ending | None:
+    def _not_executed(self, run: StoredRun) -> Ending | None:
         """Why nothing is done: the run has ended, was taken back, or a signal was written while nobody executed it."""
         if run.status == "completed":
             return Ending("completed", "it was completed before: nothing is done again", executed=False)
@@ -159,7 +159,7 @@ class Execution:
             return replace(end_unheld(self.owner, run, ending, self._hear), executed=False)
         return None
 
-    async def _opened(self, run: Run, lock: liveness.RunLock) -> Ending:
+    async def _opened(self, run: StoredRun, lock: liveness.RunLock) -> Ending:
         last = self.owner.journal.last_seq(self.run_id)
         try:
             opened = self.opened = await self._open(run)
@@ -185,7 +185,7 @@ class Execution:
         assert failure is not None
         raise failure
 
-    async def _open(self, run: Run) -> OpenRun:
+    async def _open(self, run: StoredRun) -> OpenRun:
         owner = self.owner
         if run.start:
             owner.database.verify()
@@ -197,7 +197,7 @@ class Execution:
         self._hear(RunEvent(run.run_id, kind, owner.database.clock(), data, opened.ledger.seq))
         return opened
 
-    def _begin(self, run: Run, image: Image) -> tuple[Run, dict[str, Any]]:
+    def _begin(self, run: StoredRun, image: Image) -> tuple[StoredRun, dict[str, Any]]:
         """Journal the start; the run as it is then, and what is told of it."""
         owner, was = self.owner, stood_as(self.owner.journal, run)
         if self._feedback is not None:
@@ -222,7 +222,7 @@ class Execution:
         owner.journal.begin(run.run_id, data)
         return run, data
 
-    def _details(self, run: Run) -> dict[str, Any]:
+    def _details(self, run: StoredRun) -> dict[str, Any]:
         """Whose the run is from now on: the terminal's here, or that of whoever handed it over."""
         details = {name: value for name, value in run.details.items() if name != REQUEST}
         if self._attached:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sidecar.engine.owner import Owner
     from sidecar.model.agent import EndReason
     from sidecar.model.workflow import RunLimits
-    from sidecar.store.journal import Journal, Run
+    from sidecar.store.journal import Journal, StoredRun
 
 BUSY_S = 5.0  # how long a call on a run waits for another one to be over
 _LOCK_EVERY_S = 0.01
@@ -72,19 +72,19 @@ async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncItera
         lock.release()
 
 
-def signal_directories(root: str, run: Run) -> tuple[str, ...]:
+def signal_directories(root: str, run: StoredRun) -> tuple[str, ...]:
     """The directories that govern a run, its own one last."""
     where = [layout.state_directory(root), run.workspace, layout.run_directory(root, run.run_id)]
     return tuple(directory for directory in where if directory)
 
 
-def subject_of(root: str, run: Run) -> Subject:
+def subject_of(root: str, run: StoredRun) -> Subject:
     """The run as signals see it, since its last beginning."""
     mark = liveness.mark(root, run.run_id)
     return Subject(run.run_id, signal_directories(root, run), mark.standing if mark else frozenset())
 
 
-def board_of(owner: Owner, run: Run, report: Callable[[str], None] = lambda _: None) -> Board:
+def board_of(owner: Owner, run: StoredRun, report: Callable[[str], None] = lambda _: None) -> Board:
     """What is asked of the run, the stop that was noted for it included."""
     noted = run.details.get(NOTED_STOP)
     request = None
@@ -93,19 +93,19 @@ def board_of(owner: Owner, run: Run, report: Callable[[str], None] = lambda _: N
     return Board(subject_of(owner.root, run), taken=owner.journal.signals(run.run_id), noted=request, report=report)
 
 
-def stood_as(journal: Journal, run: Run) -> str:
+def stood_as(journal: Journal, run: StoredRun) -> str:
     """What the run was before it is gone on with: one that had ended is pending since it began again."""
     last = journal.last_end(run.run_id) if run.status == "pending" else None
     return str(last.data["status"]) if last is not None else run.status
 
 
-def definition_of(journal: Journal, run: Run) -> dict[str, Any]:
+def definition_of(journal: Journal, run: StoredRun) -> dict[str, Any]:
     """The record of the definition that the run goes by: the one that it was started with, or was resumed with."""
     record: dict[str, Any] = run.details.get(CHANGED) or json.loads(journal.definition(run.run_id))
     return record
 
 
-def load(owner: Owner, run: Run, definition: Definition | None = None) -> Image:
+def load(owner: Owner, run: StoredRun, definition: Definition | None = None) -> Image:
     """The run as the journal has it: the last checkpoint, and what came after.
 
     `definition`: in place of the one that it has; DefinitionChanged where the run does not fit into it.
@@ -127,7 +127,7 @@ def load(owner: Owner, run: Run, definition: Definition | None = None) -> Image:
     return changed
 
 
-def _load(owner: Owner, run: Run) -> Image:
+def _load(owner: Owner, run: StoredRun) -> Image:
     kept = owner.checkpoints.last(run.run_id)
     definition = imports.restore(definition_of(owner.journal, run))
     if kept is None:
@@ -143,7 +143,7 @@ def _load(owner: Owner, run: Run) -> Image:
     return image
 
 
-def prepare_resume(owner: Owner, run: Run, image: Image, feedback: str | None, *, approve: bool = False) -> None:
+def prepare_resume(owner: Owner, run: StoredRun, image: Image, feedback: str | None, *, approve: bool = False) -> None:
     """At a resume: back to the last boundary, with what was said since. Nothing where the run has not begun yet."""
     if not run.start:
         return
@@ -170,7 +170,7 @@ class OpenRun:
     def __init__(
         self,
         owner: Owner,
-        run: Run,
+        run: StoredRun,
         image: Image,
         hear: Callable[[RunEvent], None],
         *,

@@ -18,13 +18,9 @@ from sidecar.signals import liveness
 from sidecar.signals.sources import source_for
 from sidecar.signals.watch import Watcher
 from sidecar.state.script import Script
-from sidecar.store.agents import Agents
 from sidecar.store.checkpoints import Checkpoints
-from sidecar.store.db import open_database
-from sidecar.store.handouts import Handouts
-from sidecar.store.journal import Journal
-from sidecar.store.transformations import Transformations
-from sidecar.store.waiting import when_free
+from sidecar.store.db import open_database, when_free
+from sidecar.store.journal import Agents, Handouts, Journal, Transformations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     from sidecar.config import Settings
     from sidecar.model.agent import AgentEnded
     from sidecar.model.run import RunEvent
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 
 class Owner:
@@ -87,7 +83,7 @@ class Owner:
         """What masks the secrets of our own environment, where it is not about one run."""
         return Secrets(self.settings.secret_values(self.environment))
 
-    def secrets_of(self, run: Run) -> tuple[str, ...]:
+    def secrets_of(self, run: StoredRun) -> tuple[str, ...]:
         """The values that nobody may see in what is told of a run: those of its environment, and of ours."""
         environments = (self.environment, run.details.get("environment") or {})
         return tuple({value for one in environments for value in self.settings.secret_values(one)})

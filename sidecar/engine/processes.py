@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidecar.engine.record.image import Counters
     from sidecar.engine.record.ledger import Ledger
     from sidecar.model.agent import AgentEnded, EndedProcess, EndReason
-    from sidecar.store.agents import Agents
+    from sidecar.store.journal import Agents
 
 
 class Processes:

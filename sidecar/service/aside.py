@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.imports import Definition
     from sidecar.engine.owner import Owner
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 MOST = 4
 _limiter = RunVar[anyio.CapacityLimiter]("_limiter")
@@ -43,6 +43,6 @@ def _few() -> anyio.CapacityLimiter:
         return limiter
 
 
-async def definition_aside(owner: Owner, run: Run) -> Definition:
+async def definition_aside(owner: Owner, run: StoredRun) -> Definition:
     """The definition that a run goes by. As long as the caller holds it, it is not read again."""
     return await aside(imports.restore, definition_of(owner.journal, run))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sidecar.config import Settings
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)[^/\s\"']*:[^/\s\"']*(?=@)")  # the name and password in an address, whosever it is
@@ -144,7 +144,7 @@ def _journal(root: str) -> object:
         return str(error)
 
 
-def _run(journal: Journal, run: Run) -> dict[str, Any]:
+def _run(journal: Journal, run: StoredRun) -> dict[str, Any]:
     told = ("run_id", "workflow", "workspace", "status", "driver", "start", "created_at", "updated_at", "ended_at")
     return {
         **{name: getattr(run, name) for name in told},

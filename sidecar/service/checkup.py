@@ -11,7 +11,7 @@ from sidecar import config, layout
 from sidecar.errors import ConfigError, SidecarError
 from sidecar.model.finding import fine, note, problem
 from sidecar.service import checkup_files, checkup_machine, checkup_programs
-from sidecar.store import migrations
+from sidecar.store import schema
 from sidecar.store.db import NAME, open_database
 from sidecar.store.journal import Journal
 
@@ -99,7 +99,7 @@ def _database(root: str) -> Iterator[Finding]:
         yield problem("database", str(error), "runs cannot be started or resumed until that is mended")
         return
     size = sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))
-    version = len(migrations.MIGRATIONS)
+    version = len(schema.MIGRATIONS)
     yield fine("database", f"sound, version {version}, {size / _MEGABYTE:.1f} MB, {runs} runs")
     if stat.S_IMODE(status.st_mode) & 0o077:
         text = f"{path} can be read by others, and prompts and environments are in it"

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sidecar.engine.owner import Owner
-    from sidecar.store.journal import Event, Run
+    from sidecar.store.journal import Event, StoredRun
 
 _MOST = 3
 _STARTS = (kinds.RUN_STARTED, kinds.RUN_RESUMED)
 _STEPS = (kinds.STEP_STARTED, kinds.STEP_COMPLETED, kinds.ITERATION)
 
 
-def end_left(owner: Owner, run: Run) -> Event | None:
+def end_left(owner: Owner, run: StoredRun) -> Event | None:
     """The end of a run that nobody holds and that is left to a person, journalled here where it is not yet; None where
     it may be resumed."""
     events = owner.journal.events(run.run_id)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from sidecar.service.project import Project
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
     # Serves the use cases to the project's clients, and makes the doors of its runs.
     Serve = Callable[[UseCases, Runs], AbstractAsyncContextManager[object]]
@@ -157,7 +157,7 @@ class Daemon:
             await anyio.sleep(_COMPACT_EVERY_S)
 
 
-def _is_resumed(root: str, run: Run) -> bool:
+def _is_resumed(root: str, run: StoredRun) -> bool:
     """Only what was to go on without anybody: never what a person stopped, aborted, or began in a terminal."""
     return bool(run.details.get("detached")) and run.driver == "server" and not liveness.is_live(root, run.run_id)
 

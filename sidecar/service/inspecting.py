@@ -10,7 +10,7 @@ from sidecar.catalog import workflows
 from sidecar.errors import ExpressionError
 from sidecar.service import looking
 from sidecar.state.world import World
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

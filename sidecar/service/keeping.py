@@ -12,7 +12,7 @@ from sidecar import layout
 from sidecar.errors import SidecarError
 from sidecar.signals import liveness
 from sidecar.store.compaction import Keep, compact
-from sidecar.store.waiting import free
+from sidecar.store.db import free
 
 if TYPE_CHECKING:
     from sidecar.engine.owner import Owner

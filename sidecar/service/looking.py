@@ -9,12 +9,11 @@ from sidecar.engine import approval
 from sidecar.engine.opened import signal_directories
 from sidecar.model import run as kinds
 from sidecar.signals import files, liveness
-from sidecar.store.agents import Agents
-from sidecar.store.journal import Journal
+from sidecar.store.journal import Agents, Journal
 
 if TYPE_CHECKING:
     from sidecar.store.db import Database
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 _WAITING = (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.GATE, kinds.RUN_ENDED)
 
@@ -24,7 +23,7 @@ def statuses(database: Database, root: str, *, limit: int | None = None) -> list
     return [status(database, root, run) for run in Journal(database).runs(limit=limit)]
 
 
-def status(database: Database, root: str, run: Run) -> dict[str, Any]:
+def status(database: Database, root: str, run: StoredRun) -> dict[str, Any]:
     """One run."""
     journal = Journal(database)
     step = _newest(journal, run, kinds.STEP_STARTED, kinds.STEP_COMPLETED).get("step")
@@ -51,7 +50,7 @@ def status(database: Database, root: str, run: Run) -> dict[str, Any]:
     }
 
 
-def standing(root: str, run: Run) -> str:
+def standing(root: str, run: StoredRun) -> str:
     """The run's status; one whose owner died is interrupted, though the journal does not say so yet."""
     if run.status == "running" and run.driver == "server" and not liveness.is_live(root, run.run_id):
         return "interrupted"
@@ -68,13 +67,13 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _newest(journal: Journal, run: Run, *names: str) -> dict[str, Any]:
+def _newest(journal: Journal, run: StoredRun, *names: str) -> dict[str, Any]:
     """What the run's last event of these kinds says, those of tasks left out: there may be thousands of them since."""
     found = (event.data for event in journal.newest(run.run_id, names, containing='"task":null'))
     return next((data for data in found if data.get("task") is None), {})
 
 
-def _signals(root: str, run: Run) -> list[dict[str, Any]]:
+def _signals(root: str, run: StoredRun) -> list[dict[str, Any]]:
     if run.status not in ("running", "pending", "paused"):
         return []
     found = [files.read(directory, kind) for directory in signal_directories(root, run) for kind in files.FILE_NAMES]
@@ -85,7 +84,7 @@ def _signals(root: str, run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _agents(database: Database, run: Run) -> list[dict[str, Any]]:
+def _agents(database: Database, run: StoredRun) -> list[dict[str, Any]]:
     living = {record.agent_id: record for record, ended in Agents(database).of_run(run.run_id) if ended is None}
     if not living:
         return []

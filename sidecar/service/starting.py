@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from sidecar.model.run import Driver
     from sidecar.service.project import Project
     from sidecar.state.script import Script
-    from sidecar.store.handouts import Handouts
-    from sidecar.store.journal import Journal, Run
+    from sidecar.store.journal import Handouts, Journal, StoredRun
 
 WORKSPACE = "workspace"  # an input of this name is the workspace that the run is bound to
 
@@ -109,7 +108,7 @@ def create(root: str, journal: Journal, prepared: Prepared, *, details: dict[str
         return run_id
 
 
-def begin_again(root: str, journal: Journal, run: Run, driver: Driver) -> list[str]:
+def begin_again(root: str, journal: Journal, run: StoredRun, driver: Driver) -> list[str]:
     """A run that had ended is to go on: what stands in its signal directories now is recorded, and every signal that
     comes later is for it. One that has not ended goes on as it is. The caller has its lock. What to warn of."""
     if run.status in OPEN or run.status == "completed":
@@ -121,7 +120,7 @@ def begin_again(root: str, journal: Journal, run: Run, driver: Driver) -> list[s
     return warnings
 
 
-def refuse_handed_out(handouts: Handouts, run: Run, settings: Settings, *, take_over: bool) -> None:
+def refuse_handed_out(handouts: Handouts, run: StoredRun, settings: Settings, *, take_over: bool) -> None:
     """InputError where an outside agent has a step of the run in hand, and may still be at work on it.
 
     What the agents of a server-driven run have in hand ended with its owner."""

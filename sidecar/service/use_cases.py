@@ -30,8 +30,8 @@ from sidecar.signals.liveness import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
 from sidecar.state.world import World
+from sidecar.store.db import free
 from sidecar.store.journal import OPEN
-from sidecar.store.waiting import free
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sidecar.model.run import RunEvent
     from sidecar.service.project import Project
     from sidecar.state.script import Script
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 Json = dict[str, Any]
 _LAST_FILE_S, _LOOK_S = 2.0, 0.005
@@ -288,7 +288,7 @@ class UseCases:
             return await self._tell_driver(run, feedback)
         return await self._resume_by_agent(workflow_id, feedback, approve=approve)
 
-    async def _tell_driver(self, run: Run, feedback: str | None) -> Json:
+    async def _tell_driver(self, run: StoredRun, feedback: str | None) -> Json:
         """An agent drives the run already: what a person says goes into the next step that it is handed."""
         if feedback is not None:
             async with self._driven.driver(run.run_id).held() as opened:
@@ -299,7 +299,7 @@ class UseCases:
                 await opened.ledger.checkpoint(opened.image.to_json)
         return await self._resumed(self._run(run.run_id))
 
-    async def _resume_by_server(self, run: Run, said: Json) -> Json:
+    async def _resume_by_server(self, run: StoredRun, said: Json) -> Json:
         run_id, journal = run.run_id, self.owner.journal
         async with locked(self.project.root, run_id):
             await free(self.owner.database)
@@ -328,11 +328,11 @@ class UseCases:
             driver.resume(self.owner, run_id, feedback, approve=approve)
         return await self._resumed(self._run(run_id))
 
-    async def _not_resumed(self, run: Run) -> Json:
+    async def _not_resumed(self, run: StoredRun) -> Json:
         why = f"nothing was executed, and what was given with the call was not used: it is {run.status}: {run.reason}"
         return {**await self._resumed(run), "message": why}
 
-    async def _resumed(self, run: Run) -> Json:
+    async def _resumed(self, run: StoredRun) -> Json:
         kept = self.owner.checkpoints.last(run.run_id)
         step = looking.status(self.owner.database, self.project.root, run)["step"]
         at = looking.moment(kept.at) if kept else None
@@ -458,7 +458,7 @@ class UseCases:
         plan = await aside(explain, definition, inputs, self.owner.trials, project.root, project.settings)
         return plan.to_json()
 
-    def _run(self, run_id: str) -> Run:
+    def _run(self, run_id: str) -> StoredRun:
         return self.owner.journal.run(run_id)
 
     async def _run_object(self, run_id: str) -> Json:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.service.project import Project
     from sidecar.signals.targets import Target
     from sidecar.store.db import Database
-    from sidecar.store.journal import Run
+    from sidecar.store.journal import StoredRun
 
 ITERATE = "iterate"  # the built-in workflow that works through a workspace
 INSTRUCTIONS, TODO = "INSTRUCTIONS.md", "TODO.md"
@@ -126,7 +126,7 @@ def details(project: Project, name: str, database: Database | None) -> dict[str,
     }
 
 
-def mode(run: Run) -> str | None:
+def mode(run: StoredRun) -> str | None:
     """In which mode a run works through its workspace, where it has one."""
     given = run.inputs.get("mode")
     if isinstance(given, str):
@@ -194,7 +194,7 @@ def _status(directory: str) -> dict[str, Any]:
     return {**found, "written_at": looking.moment(written_at) if written_at else None}
 
 
-def _run(project: Project, run: Run) -> dict[str, Any]:
+def _run(project: Project, run: StoredRun) -> dict[str, Any]:
     status = looking.standing(project.root, run)
     is_over = status not in ("running", "pending") and run.ended_at is not None
     return {

@@ -11,13 +11,13 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sidecar.store import sql
-from sidecar.store.sealed import dump, load, plain, seal
+from sidecar.store.db import dump, load, plain, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sidecar.store.db import Database
+
 
 _SMALL = 512  # characters; a piece of its own would cost more than it saves
 _LARGE = 16_384  # characters; what is longer is taken apart
@@ -49,37 +49,37 @@ class Checkpoints:
         pieces: dict[bytes, str] = {}
         stored = _apart(content, pieces)
         with self._db.transaction(durable=durable):
-            number: int = self._db.rows(sql.LAST_CHECKPOINT_NUMBER, (run_id,))[0][0] + 1
+            number: int = self._db.rows(_LAST_CHECKPOINT_NUMBER, (run_id,))[0][0] + 1
             columns = (run_id, number, self._db.clock(), stored)
-            self._db.execute(sql.ADD_CHECKPOINT, (*columns, seal(*columns)), f"run {run_id}")
+            self._db.execute(_ADD_CHECKPOINT, (*columns, seal(*columns)), f"run {run_id}")
             for name, text in pieces.items():
-                self._db.execute(sql.ADD_PIECE, (run_id, name, text))
-                self._db.execute(sql.USE_PIECE, (run_id, name, number))
+                self._db.execute(_ADD_PIECE, (run_id, name, text))
+                self._db.execute(_USE_PIECE, (run_id, name, number))
             self._drop(run_id, before=number - self._keep + 1)
         return number
 
     def last(self, run_id: str) -> Checkpoint | None:
         """The newest; None where the run has passed no boundary yet."""
         with self._db.snapshot():
-            rows = self._db.rows(sql.LAST_CHECKPOINT, (run_id,))
+            rows = self._db.rows(_LAST_CHECKPOINT, (run_id,))
             return self._read(rows[0]) if rows else None
 
     def get(self, run_id: str, number: int) -> Checkpoint | None:
         """One of those that are kept."""
         with self._db.snapshot():
-            rows = self._db.rows(sql.CHECKPOINT, (run_id, number))
+            rows = self._db.rows(_CHECKPOINT, (run_id, number))
             return self._read(rows[0]) if rows else None
 
     def numbers(self, run_id: str) -> list[int]:
         """Which are kept."""
-        return [number for (number,) in self._db.rows(sql.CHECKPOINT_NUMBERS, (run_id,))]
+        return [number for (number,) in self._db.rows(_CHECKPOINT_NUMBERS, (run_id,))]
 
     def _drop(self, run_id: str, *, before: int) -> None:
-        if not self._db.execute(sql.DROP_CHECKPOINTS, (run_id, before)):
+        if not self._db.execute(_DROP_CHECKPOINTS, (run_id, before)):
             return
         # Every checkpoint notes all of its pieces, so what none of those kept has noted belongs to nobody.
-        self._db.execute(sql.DROP_PIECES, (run_id, run_id, before))
-        self._db.execute(sql.DROP_USES, (run_id, before))
+        self._db.execute(_DROP_PIECES, (run_id, run_id, before))
+        self._db.execute(_DROP_USES, (run_id, before))
 
     def _read(self, row: tuple[Any, ...]) -> Checkpoint:
         run_id, number, at, content, sealed = row
@@ -98,7 +98,7 @@ class Checkpoints:
         if form == _OBJECTS:
             return {key: item for stretch in content for key, item in self._together(run_id, stretch).items()}
         name = bytes.fromhex(content)
-        rows = self._db.rows(sql.PIECE, (run_id, name))
+        rows = self._db.rows(_READ_PIECE, (run_id, name))
         if not rows or _name(rows[0][0]) != name:
             raise self._db.damaged(f"a piece of a checkpoint of run {run_id}")
         return self._together(run_id, load(rows[0][0]))
@@ -139,3 +139,18 @@ def _as_piece(stored: str, pieces: dict[bytes, str]) -> str:
 
 def _name(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "replace")).digest()
+
+
+_LAST_CHECKPOINT = """SELECT run_id, number, at, content, seal FROM checkpoints WHERE run_id = ?
+    ORDER BY number DESC LIMIT 1"""
+_CHECKPOINT = "SELECT run_id, number, at, content, seal FROM checkpoints WHERE run_id = ? AND number = ?"
+_CHECKPOINT_NUMBERS = "SELECT number FROM checkpoints WHERE run_id = ? ORDER BY number"
+_LAST_CHECKPOINT_NUMBER = "SELECT COALESCE(MAX(number), 0) FROM checkpoints WHERE run_id = ?"
+_ADD_CHECKPOINT = "INSERT INTO checkpoints (run_id, number, at, content, seal) VALUES (?, ?, ?, ?, ?)"
+_DROP_CHECKPOINTS = "DELETE FROM checkpoints WHERE run_id = ? AND number < ?"
+_USE_PIECE = """INSERT INTO uses (run_id, hash, last) VALUES (?, ?, ?)
+    ON CONFLICT DO UPDATE SET last = excluded.last"""
+_ADD_PIECE = "INSERT INTO pieces (run_id, hash, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_READ_PIECE = "SELECT content FROM pieces WHERE run_id = ? AND hash = ?"
+_DROP_PIECES = "DELETE FROM pieces WHERE run_id = ? AND hash IN (SELECT hash FROM uses WHERE run_id = ? AND last < ?)"
+_DROP_USES = "DELETE FROM uses WHERE run_id = ? AND last < ?"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.errors import StoreError
-from sidecar.store import sql
 from sidecar.store.journal import OPEN, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from sidecar.store.db import Database
+
 
 _DAY_S = 86_400.0
 _PAGES = 1_000  # given back at a time, so that no other process waits long
@@ -48,13 +48,13 @@ def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_mo
         # A transaction each: whoever wants to write meanwhile waits for one run, not for a year of them.
         with database.transaction(durable=False):
             if _stands(journal, run_id, status, changed_at):  # nobody has resumed it since we looked
-                database.execute(sql.DROP_AGENTS, (run_id,))
-                database.execute(sql.DROP_RUN, (run_id,))
+                database.execute(_DROP_AGENTS, (run_id,))
+                database.execute(_DROP_RUN, (run_id,))
                 gone.append(run_id)
     if gone:
         with database.transaction():
-            database.execute(sql.DROP_DEFINITIONS)
-            database.execute(sql.DROP_LOOSE_AGENTS)
+            database.execute(_DROP_DEFINITIONS)
+            database.execute(_DROP_LOOSE_AGENTS)
         database.shrink(_PAGES)
     return gone
 
@@ -67,3 +67,9 @@ def _stands(journal: Journal, run_id: str, status: str, changed_at: float) -> bo
         if error.kind != "missing":
             raise
         return False  # somebody else compacts too
+
+
+_DROP_RUN = "DELETE FROM runs WHERE run_id = ?"
+_DROP_AGENTS = "DELETE FROM agents WHERE run_id = ? AND ended IS NOT NULL"
+_DROP_LOOSE_AGENTS = "DELETE FROM agents WHERE run_id IS NULL AND ended IS NOT NULL"
+_DROP_DEFINITIONS = "DELETE FROM definitions WHERE hash NOT IN (SELECT definition FROM runs)"

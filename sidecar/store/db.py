@@ -1,23 +1,56 @@
 """One SQLite database a project, shared by all its processes: transactions that are whole, errors that say what to do.
 
 Calls block, for microseconds to a few milliseconds; where another process holds the lock, up to the busy timeout.
-Whoever runs an event loop waits for the lock with `waiting.when_free`, or says how long a transaction may wait.
+Whoever runs an event loop waits for the lock with `when_free`, or says how long a transaction may wait.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
+import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sidecar import layout
 from sidecar.errors import JournalLocked, StoreError
-from sidecar.store import migrations
+from sidecar.store import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    Result = TypeVar("Result")
+
+
+# A row holds JSON text and a seal, which tells when a damaged page changed it: SQLite notices a page whose structure is
+# broken; a changed digit in a value it would hand out as it is.
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # one for all: `json.dumps` would make one for each value
+
+
+def dump(value: object) -> str:
+    """JSON. In ASCII, since a string out of JavaScript can hold half a surrogate pair, which is no UTF-8."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"the journal keeps JSON only: {error}", kind="value") from None
+
+
+def plain(value: Any) -> Any:
+    """The value as it will be read back, so that writing it once more gives the same text and the same seal."""
+    return json.loads(dump(value))
+
+
+def load(text: str) -> Any:
+    """What `dump` wrote."""
+    return json.loads(text)
+
+
+def seal(*columns: object) -> int:
+    """A checksum over a row's columns, whose types count too."""
+    return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))
+
 
 NAME = "sidecar.db"
 _LEAST_SQLITE = (3, 35, 0)
@@ -52,7 +85,7 @@ class Database:
         self.clock = clock
         self._busy_s = busy_timeout_s
         self._waits_s = busy_timeout_s  # for the lock, as the connection is set now
-        self._known = len(migrations.MIGRATIONS)
+        self._known = len(schema.MIGRATIONS)
         self._open: Literal["", "read", "write"] = ""  # the transaction
         self._broken = False  # a part of it failed, so that all of it must
         self._durable = True
@@ -64,7 +97,7 @@ class Database:
             raise self._explained(error) from None
         try:
             self._prepare()
-            migrations.migrate(self, migrations.MIGRATIONS)
+            schema.migrate(self, schema.MIGRATIONS)
             self.rows("SELECT 1 FROM runs LIMIT 1")  # the log and its index are open from the first reading on
             self._files = self._identities()
         except BaseException:
@@ -267,7 +300,7 @@ class Database:
     def _refuse_strange(self) -> None:
         """Whatever happened to the files since we opened them."""
         self._refuse_replaced()
-        migrations.refuse_newer(self.path, self._run("PRAGMA user_version").fetchone()[0], self._known)
+        schema.refuse_newer(self.path, self._run("PRAGMA user_version").fetchone()[0], self._known)
 
     def _refuse_replaced(self) -> None:
         """SQLite goes on writing into files that were removed, where nobody finds it."""
@@ -311,3 +344,36 @@ class Database:
         elif kind in ("io", "forbidden") and self._is_full():
             kind, text = _KINDS[sqlite3.SQLITE_FULL]
         return StoreError(f"{self.path}: {text.format(busy=self._waits_s, error=error)}", kind=kind)
+
+
+# Waiting for the journal's lock on an event loop, which goes on meanwhile.
+
+
+TRY_S = 0.02  # how long one try may hold up the loop: others of ours are done in a few milliseconds
+AGAIN_S = 0.02  # between two tries
+_AT_MOST_S = 10.0
+
+
+async def free(database: Database) -> None:
+    """Wait until the lock can be had, so that whatever writes next need not wait for it on the loop."""
+    await when_free(database, lambda: None)
+
+
+async def when_free(
+    database: Database, act: Callable[[], Result], *, durable: bool = True, at_most_s: float = _AT_MOST_S
+) -> Result:
+    """Do something in one transaction as soon as the lock can be had. JournalLocked, and nothing was done, where
+    another process keeps it for longer."""
+    import anyio  # noqa: PLC0415 - a command that only reads need not import it
+
+    deadline = time.monotonic() + at_most_s
+    while True:
+        try:
+            with database.transaction(durable=durable, wait_s=TRY_S):
+                return act()
+        except JournalLocked:
+            if time.monotonic() > deadline:
+                raise JournalLocked(
+                    f"{database.path}: another process has kept it locked for {at_most_s:g} s; see who, and try again"
+                ) from None
+        await anyio.sleep(AGAIN_S)

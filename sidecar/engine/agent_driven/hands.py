@@ -17,9 +17,8 @@ from sidecar.engine.work.agent_turn import named_prompt
 from sidecar.engine.work.sub_agent import PROMPT_NAME
 from sidecar.errors import InputError
 from sidecar.model import run as kinds
-from sidecar.store.journal import OPEN
-from sidecar.store.steps import Steps
-from sidecar.store.waiting import when_free
+from sidecar.store.db import when_free
+from sidecar.store.journal import OPEN, Steps
 
 if TYPE_CHECKING:
     from sidecar.engine.agent_driven.reported import Report
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.engine.owner import Owner
     from sidecar.engine.program.actions import Action, Error
     from sidecar.engine.threads import Thread
-    from sidecar.store.handouts import Handout
+    from sidecar.store.journal import Handout
 
 _WHICH_TASK = "the one that you are given with this prompt"  # one prompt serves all tasks of a step
 

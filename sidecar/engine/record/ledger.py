@@ -22,8 +22,8 @@ import anyio
 from sidecar.errors import JournalLocked, StoreError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
-from sidecar.store.steps import Steps
-from sidecar.store.waiting import AGAIN_S, TRY_S
+from sidecar.store.db import AGAIN_S, TRY_S
+from sidecar.store.journal import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.errors import StoreError
-from sidecar.store.agents import Agents
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database, open_database
-from sidecar.store.handouts import Handouts
-from sidecar.store.journal import Journal
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Agents, Handouts, Journal, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +27,7 @@ import os, sys
 from sidecar.errors import StoreError
 from sidecar.store.db import Database, open_database
 from sidecar.store.journal import Journal
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Steps
 
 root = sys.argv[1]
 def refused(action):

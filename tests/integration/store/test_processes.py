@@ -13,9 +13,8 @@ import pytest
 
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database
-from sidecar.store.journal import Journal
-from sidecar.store.migrations import MIGRATIONS
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Journal, Steps
+from sidecar.store.schema import MIGRATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +26,7 @@ from sidecar.errors import StoreError
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database
 from sidecar.store.journal import Journal
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Steps
 
 root, *arguments = sys.argv[1:]
 """

@@ -6,8 +6,8 @@ import pytest
 
 from sidecar.errors import StoreError
 from sidecar.model.agent import AgentEnded, AgentRecord, EndedProcess
-from sidecar.store.agents import Agents
 from sidecar.store.db import Database
+from sidecar.store.journal import Agents
 
 RECORD = AgentRecord("a1", "R", 4242, 17.25, "boot", "marker", 2**63 + 1, "/cgroup")
 LOOSE = AgentRecord("a2", None, 4243, 18.5, "boot", "marker", 7)

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from sidecar.model.agent import AgentRecord
-from sidecar.store.agents import Agents
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.compaction import Keep, compact
 from sidecar.store.db import Database
-from sidecar.store.handouts import Handouts
-from sidecar.store.journal import Journal
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Agents, Handouts, Journal, Steps
 
 KEEP = Keep(newest=2, age_s=100)
 TABLES = ("events", "steps", "states", "checkpoints", "pieces", "uses", "handouts", "signals", "runs", "definitions")

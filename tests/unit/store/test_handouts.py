@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.errors import StoreError
 from sidecar.store.db import Database
-from sidecar.store.handouts import Handout, Handouts
+from sidecar.store.journal import Handout, Handouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

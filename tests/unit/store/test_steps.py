@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.errors import StoreError
 from sidecar.store.db import Database
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Steps
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.errors import StoreError
-from sidecar.store.transformations import Transformations
+from sidecar.store.journal import Transformations
 
 if TYPE_CHECKING:
     from sidecar.store.db import Database

@@ -13,7 +13,7 @@ from sidecar.engine.program.actions import Boundary, Run
 from sidecar.engine.threads import Thread
 from sidecar.model.steps import StateUpdate, UserMessage
 from sidecar.store.db import open_database
-from sidecar.store.steps import Steps
+from sidecar.store.journal import Steps
 
 pytestmark = pytest.mark.anyio
 World = Any

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.errors import StoreError
-from sidecar.store import migrations
+from sidecar.store import schema
 from sidecar.store.db import Database
 from sidecar.store.journal import Journal
 
@@ -19,7 +19,7 @@ ADD_COLUMN = ("ALTER TABLE runs ADD COLUMN colour TEXT",)
 
 
 def with_one_more(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, statements))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, statements))
 
 
 def test_an_older_database_is_brought_forward_and_keeps_its_runs(
@@ -29,7 +29,7 @@ def test_an_older_database_is_brought_forward_and_keeps_its_runs(
     with_one_more(monkeypatch, *ADD_COLUMN)
     for _ in range(2):
         with Database(database.path) as newer:
-            assert newer.rows("PRAGMA user_version") == [(len(migrations.MIGRATIONS),)]
+            assert newer.rows("PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
             assert newer.rows("SELECT colour FROM runs") == [(None,)]
             assert Journal(newer).run(run_id).status == "running"
 
@@ -64,6 +64,6 @@ def test_a_migration_that_fails_leaves_the_version_before(
         with_one_more(broken, *ADD_COLUMN, "CREATE TABLE runs (again)")
         with pytest.raises(StoreError):
             Database(database.path)
-    assert database.rows("PRAGMA user_version") == [(len(migrations.MIGRATIONS),)]
+    assert database.rows("PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
     assert "colour" not in [row[1] for row in database.rows("PRAGMA table_info(runs)")]
     assert Journal(database).run(run_id).status == "running"

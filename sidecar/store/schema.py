@@ -12,6 +12,7 @@ from sidecar.errors import StoreError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+
 _RUNS = (
     # AUTOINCREMENT: the newest run has the highest number, even after others were deleted and if the clock went back.
     # `workspace` and `reason` are JSON, because a path can hold bytes that are no text.
