@@ -154,9 +154,6 @@ class Settings(BaseModel):
         "30m", description="How old a step in an outside agent's hands is before `resume` takes it without --take-over."
     )
     hand_over_within: _Duration = Field("60s", description="How long `--detach` waits until somebody executes the run.")
-    lease_s: float = Field(
-        900, gt=0, description="How long a sub-agent may be silent before its step is given to another."
-    )
     secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GITHUB_TOKEN", "GH_TOKEN"),
         description="Names of environment variables whose values nothing that is told of a run shows.",

@@ -550,7 +550,7 @@ class Agents:
         return [(AgentRecord(**load(row[2])), load(row[3]) if row[3] else None) for row in rows]
 
 
-# Steps that were handed out to an agent outside: the same one until it is done, or until its lease has run out.
+# Steps that were handed out to an agent outside: the same one until it is done.
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,9 +561,7 @@ class Handout:
     task_id: str
     key: str
     step: Any
-    holder: str
     handed_at: float
-    lease_until: float
 
 
 class Handouts:
@@ -572,25 +570,15 @@ class Handouts:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def hand_out(self, run_id: str, task_id: str, key: str, step: object, *, holder: str, lease_s: float) -> Handout:
-        """Give this step to a task; where it has one in hand already, that one again, its lease renewed."""
+    def hand_out(self, run_id: str, task_id: str, key: str, step: object) -> Handout:
+        """Give this step to a task; where it has one in hand already, that one again."""
         with self._db.transaction():
             if (held := self.held(run_id, task_id)) is not None:
-                return self._renewed(held, holder, lease_s)
-            now = self._db.clock()
-            handout = Handout(run_id, task_id, key, plain(step), holder, now, now + lease_s)
+                return held
+            handout = Handout(run_id, task_id, key, plain(step), self._db.clock())
             columns = _handout_columns(handout)
             self._db.execute(_ADD_HANDOUT, (*columns, seal(*columns)), f"run {run_id}, step {key}")
             return handout
-
-    def renew(self, run_id: str, task_id: str, holder: str, lease_s: float) -> Handout:
-        """Its holder is alive; refused where somebody else holds it by now."""
-        with self._db.transaction():
-            held = self.held(run_id, task_id)
-            if held is None or held.holder != holder:
-                now = f"{held.holder} holds it" if held else "nothing is handed out"
-                raise StoreError(f"run {run_id}, task {task_id or 'of the run itself'}: {now}", kind="conflict")
-            return self._renewed(held, holder, lease_s)
 
     def take_back(self, run_id: str, task_id: str) -> bool:
         """It is done, or given up; False where nothing was handed out."""
@@ -610,28 +598,16 @@ class Handouts:
         """How long ago it was handed out."""
         return self._db.clock() - handout.handed_at
 
-    def expired(self, run_id: str) -> list[Handout]:
-        """Those whose holder has not been heard of for the length of its lease."""
-        now = self._db.clock()
-        return [handout for handout in self.all_held(run_id) if handout.lease_until <= now]
-
-    def _renewed(self, held: Handout, holder: str, lease_s: float) -> Handout:
-        handout = replace(held, holder=holder, lease_until=self._db.clock() + lease_s)
-        sealed = seal(*_handout_columns(handout))
-        self._db.execute(_RENEW_HANDOUT, (holder, handout.lease_until, sealed, held.run_id, held.task_id))
-        return handout
-
     def _read(self, row: tuple[Any, ...]) -> Handout:
         *columns, sealed = row
         if seal(*columns) != sealed:
             raise self._db.damaged(f"the step in hand of task {row[1]} of run {row[0]}")
-        run_id, task_id, key, step, holder, handed_at, lease_until = columns
-        return Handout(run_id, task_id, key, load(step), holder, handed_at, lease_until)
+        run_id, task_id, key, step, handed_at = columns
+        return Handout(run_id, task_id, key, load(step), handed_at)
 
 
 def _handout_columns(handout: Handout) -> tuple[Any, ...]:
-    head = (handout.run_id, handout.task_id, handout.key, dump(handout.step))
-    return (*head, handout.holder, handout.handed_at, handout.lease_until)
+    return (handout.run_id, handout.task_id, handout.key, dump(handout.step), handout.handed_at)
 
 
 # How a run's computed fields were computed: the trail stays as long as the run does, whoever executed it.
@@ -722,11 +698,10 @@ _END_STEP = """UPDATE steps SET status = ?, ended_at = ?, outcome = ?, seal = ?
     WHERE run_id = ? AND number = ? AND status = 'begun'"""
 _STEPS = f"SELECT {_STEP_COLUMNS}, seal FROM steps WHERE run_id = ? ORDER BY number"
 
-_HANDOUT_COLUMNS = "run_id, task_id, key, step, holder, handed_at, lease_until"
+_HANDOUT_COLUMNS = "run_id, task_id, key, step, handed_at"
 _HANDOUT = f"SELECT {_HANDOUT_COLUMNS}, seal FROM handouts WHERE run_id = ? AND task_id = ?"
 _HANDOUTS = f"SELECT {_HANDOUT_COLUMNS}, seal FROM handouts WHERE run_id = ? ORDER BY task_id"
-_RENEW_HANDOUT = "UPDATE handouts SET holder = ?, lease_until = ?, seal = ? WHERE run_id = ? AND task_id = ?"
-_ADD_HANDOUT = f"INSERT INTO handouts ({_HANDOUT_COLUMNS}, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_HANDOUT = f"INSERT INTO handouts ({_HANDOUT_COLUMNS}, seal) VALUES (?, ?, ?, ?, ?, ?)"
 _DROP_HANDOUT = "DELETE FROM handouts WHERE run_id = ? AND task_id = ?"
 
 _LAST_STATE = "SELECT COALESCE(MAX(version), 0) FROM states WHERE run_id = ?"

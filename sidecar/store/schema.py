@@ -68,8 +68,8 @@ _STEPS = (
     BEGIN SELECT RAISE(ABORT, 'an attempt never becomes another one'); END""",
     """CREATE TABLE handouts (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, task_id TEXT NOT NULL, key TEXT NOT NULL,
-        step TEXT NOT NULL, holder TEXT NOT NULL, handed_at REAL NOT NULL, lease_until REAL NOT NULL,
-        seal INTEGER NOT NULL, PRIMARY KEY (run_id, task_id)) WITHOUT ROWID""",
+        step TEXT NOT NULL, handed_at REAL NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, task_id))
+        WITHOUT ROWID""",
     "CREATE UNIQUE INDEX handouts_to_one_task ON handouts (run_id, key)",
 )
 _STATES = (

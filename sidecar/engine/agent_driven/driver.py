@@ -48,9 +48,9 @@ class AgentDriven:
         self._opened: OpenRun | None = None
         self._turn = anyio.Lock()
 
-    async def next_step(self, task_id: str | None = None, holder: str = "") -> Told:
+    async def next_step(self, task_id: str | None = None) -> Told:
         """The step that is to be done now: the same until it is done. At the end `{"step": null, status, reason}`."""
-        told = await self._during(lambda hands: hands.next_step(task_id, holder))
+        told = await self._during(lambda hands: hands.next_step(task_id))
         return self._over() if told is None else told
 
     async def step_complete(self, report: Report) -> Told:

@@ -42,7 +42,7 @@ class Hands:
         self._interpreter = opened.interpreter
         self._batches = opened.batches
 
-    async def next_step(self, task_id: str | None = None, holder: str = "") -> dict[str, Any]:
+    async def next_step(self, task_id: str | None = None) -> dict[str, Any]:
         """The step that is to be done now: the same until it is done; `{"step": null, …}` where a task is over."""
         self._interpreter.gate.check("abort-only")
         thread = self.thread(task_id)
@@ -51,7 +51,7 @@ class Hands:
         async with thread.lock:
             if self._is_held_back(thread):
                 return {"step": None, "status": "stopped", "reason": f"the run is to stop; {task_id} is done later"}
-            return await self._next(thread, holder)
+            return await self._next(thread)
 
     async def step_complete(self, report: Report) -> dict[str, Any]:
         """A step was done outside, or failed there."""
@@ -82,14 +82,14 @@ class Hands:
 
     # --- out
 
-    async def _next(self, thread: Thread, holder: str) -> dict[str, Any]:
+    async def _next(self, thread: Thread) -> dict[str, Any]:
         handouts = self._owner.handouts
         held = handouts.held(self._run_id, thread.task_id or "")
         if held is not None:
             if held.key == self._standing(thread):
                 self._keep_stop(thread)
                 step = await self._with_feedback(thread, held)
-                return {"step": await self._handed(thread, held.key, step, holder)}
+                return {"step": await self._handed(thread, held.key, step)}
             await self._take_back(thread.task_id)
         while True:
             action = await self._interpreter.walk(thread)
@@ -113,16 +113,16 @@ class Hands:
             if isinstance(action, Run):
                 begun = await self._interpreter.work.begin(thread, action.step, key)
                 assert begun == step["attempt"]
-            return {"step": await self._handed(thread, key, step, holder)}
+            return {"step": await self._handed(thread, key, step)}
 
-    async def _handed(self, thread: Thread, key: str, step: Any, holder: str) -> Any:
-        """Journalled as handed out, with a lease: an agent that died does not keep it for ever."""
-        handouts, lease_s = self._owner.handouts, self._owner.settings.lease_s
+    async def _handed(self, thread: Thread, key: str, step: Any) -> Any:
+        """Journalled as handed out."""
+        handouts = self._owner.handouts
         self._interpreter.ledger.commit(durable=True)
         await self._interpreter.ledger.caught_up()
 
         def hand_out() -> Any:
-            return handouts.hand_out(self._run_id, thread.task_id or "", key, step, holder=holder, lease_s=lease_s).step
+            return handouts.hand_out(self._run_id, thread.task_id or "", key, step).step
 
         return await when_free(self._owner.database, hand_out)
 

@@ -30,12 +30,12 @@ class LiveRun:
         self.opened = opened
         self._run_id = opened.run.run_id
 
-    async def next_step(self, task_id: str | None = None, holder: str = "") -> Told:
+    async def next_step(self, task_id: str | None = None) -> Told:
         """The step of a task that is to be done now: the same until it is done."""
         over = self._over_already(task_id)
         if over is not None:
             return over
-        told = await self._inside(lambda hands: hands.next_step(task_id, holder))
+        told = await self._inside(lambda hands: hands.next_step(task_id))
         return {"step": None, **self._ends()} if told is None else told
 
     async def step_complete(self, report: Report) -> Told:

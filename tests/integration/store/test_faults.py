@@ -170,7 +170,7 @@ def sample(root: str) -> Path:
                 journal.append(run_id, "step_completed", {"number": number})
                 journal.add_state(run_id, [["raw.n", number]], f"step.{number}")
             journal.take_signal(run_id, "S", "stop")
-            Handouts(database).hand_out(run_id, "", "next", {"id": "next"}, holder="me", lease_s=60)
+            Handouts(database).hand_out(run_id, "", "next", {"id": "next"})
             Checkpoints(database).save(run_id, {"cursor": 1, "large": [f"{run_id} {n}" for n in range(4_000)]})
     return Path(root) / ".swissarmyhammer" / "sidecar.db"
 

@@ -91,7 +91,7 @@ def test_everything_that_a_run_had_goes_with_it_except_agents_that_may_be_alive(
 ) -> None:
     Steps(database).record(run_id, "one", "result")
     Checkpoints(database).save(run_id, {"text": "x" * 100_000})
-    Handouts(database).hand_out(run_id, "", "two", {}, holder="a", lease_s=1)
+    Handouts(database).hand_out(run_id, "", "two", {})
     journal.add_state(run_id, [], "one")
     journal.take_signal(run_id, "sig", "stop")
     alive, dead = (AgentRecord(name, run_id, 1, 1.0, "boot", "m", 1) for name in ("alive", "dead"))
