@@ -60,7 +60,7 @@ def leave(outcomes: Outcomes, thread: Thread, action: Leave) -> None:
         result = outcomes.image.spaces[included_path(thread)].state.flattened()
         update = [step.state_update] if step.state_update else []
         writes = space.view(scope.names).with_names(result=result).writes(update)
-        outcomes.write(space, scope.path, [*writes, *bookkeeping.completed(space, step.id)], key)
+        outcomes.write(space, scope.path, [*writes, *bookkeeping.completed(space, step.id)])
     if tried.error is not None:
         outcomes.failed(thread, step, tried.error)
         return

@@ -133,12 +133,7 @@ def _load(owner: Owner, run: StoredRun) -> Image:
     if kept is None:
         return Image.begin(definition, run.inputs, owner.script)
     image = Image.restore(kept.content, definition, owner.script)
-    replay(
-        image,
-        owner.journal.events(run.run_id, after=kept.content["seq"]),
-        owner.journal.states(run.run_id, after=kept.content["states"]),
-        kept.at,
-    )
+    replay(image, owner.journal.events(run.run_id, after=kept.content["seq"]), kept.at)
     image.spaces.take_traces()  # the journal has what was computed, and when; this was only to have the values again
     return image
 
@@ -183,8 +178,8 @@ class OpenRun:
         self.hear = hear
         secrets = owner.secrets_of(run)
         self.mask = owner.masks[run.run_id] = Secrets(secrets)
-        seq, states = owner.journal.last_seq(run.run_id), owner.journal.last_state(run.run_id)
-        self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq, states=states)
+        seq = owner.journal.last_seq(run.run_id)
+        self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq)
         self.ledger.keep_trail = lambda: owner.transformations.add(run.run_id, image.spaces.take_traces())
         self.board = board_of(owner, run, self.warn)
         own_directory = self.board.subject.own_directory

@@ -116,7 +116,7 @@ class Outcomes:
             if action.goes_on and step.has_fallback and update is not None:
                 fallback = view.value(step.fallback_value)
                 writes += view.with_names(result=fallback, applied_count=fallback).writes([update])
-            self.write(space, scope.path, writes, key)
+            self.write(space, scope.path, writes)
         if (told := tried.error) is not None:
             facts = {**_told(thread, step, key), "error": told, "will_retry": False}
             self.ledger.note(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=["failed", told])
@@ -139,7 +139,7 @@ class Outcomes:
         if error is None:
             space = self.image.spaces[path]
             with self.attempt(step) as tried:
-                self.write(space, path, bookkeeping.completed(space, step.id), key)
+                self.write(space, path, bookkeeping.completed(space, step.id))
             self._tell_not_kept(tried, key)
             self.ledger.note(kinds.STEP_COMPLETED, **_told(thread, step, key))
             return
@@ -154,11 +154,11 @@ class Outcomes:
 
     # --- the state
 
-    def write(self, space: Space, path: Path, writes: list[Write], cause: str) -> None:
+    def write(self, space: Space, path: Path, writes: list[Write]) -> None:
         """A transaction of a state; the event that is noted next is what it belongs to."""
         if writes:
             space.update(writes)
-            self.ledger.wrote(path, [[write.path, write.value, write.operation] for write in writes], cause)
+            self.ledger.wrote(path, [[write.path, write.value, write.operation] for write in writes])
 
     def view(self, thread: Thread, scope: Scope) -> View:
         """What an expression of a thread's step sees."""
@@ -182,7 +182,7 @@ class Outcomes:
     def _keep_failure(self, path: Path, step: StepBase, error: Error, *, again: bool, key: str) -> None:
         space = self.image.spaces[path]
         with self.attempt(step) as tried:
-            self.write(space, path, bookkeeping.failed(space, step.id, error, again=again), key)
+            self.write(space, path, bookkeeping.failed(space, step.id, error, again=again))
         self._tell_not_kept(tried, key)
 
     def _tell_not_kept(self, tried: Attempt, key: str) -> None:

@@ -168,7 +168,7 @@ class TaskThreads:
         kept = {**error, "task": child.task_id}
         with outcomes.attempt(step) as tried:
             write = Write(space.view(child.names).path(path), kept, "append")
-            outcomes.write(space, child.path, [write], child.key)
+            outcomes.write(space, child.path, [write])
         if tried.error is not None:
             text = f"the error of task {child.task_id} is not in the state: {tried.error['message']}"
             outcomes.ledger.note(kinds.WARNING, text=text)

@@ -75,7 +75,7 @@ class Work:
             if message is not None:
                 self._ledger.note(kinds.MESSAGE, text=view.text(message), step=key, task=thread.task_id)
             writes = [*view.writes(updates), *bookkeeping.completed(space, step.id)]
-            self._outcomes.write(space, scope.path, writes, key)
+            self._outcomes.write(space, scope.path, writes)
         if tried.error is not None:
             self._outcomes.failed(thread, step, tried.error)
             return
@@ -157,7 +157,7 @@ class Work:
             if too_deep(result):
                 raise StepFailed(f"the result is nested more than {DEEPEST} levels deep", kind="output")
             writes = space.view(scope.names).with_names(**names).writes([update] if update else [])
-            self._outcomes.write(space, scope.path, [*writes, *bookkeeping.completed(space, step.id)], key)
+            self._outcomes.write(space, scope.path, [*writes, *bookkeeping.completed(space, step.id)])
         if tried.error is not None:
             self.fail(thread, step, key, attempt, tried.error)
             return

@@ -414,7 +414,7 @@ class UseCases:
             Write(paths.parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes
         ]
         update = space.update(parsed)
-        opened.ledger.wrote((), [[one.path, one.value, one.operation] for one in parsed], "workflow_state_update")
+        opened.ledger.wrote((), [[one.path, one.value, one.operation] for one in parsed])
         opened.ledger.note(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
         opened.ledger.commit(durable=True)
         await opened.ledger.caught_up()

@@ -50,7 +50,7 @@ class StoredRun:
 
 # What the run computed, and computes with when it is told again: that it gets as it was.
 _REPLAYED = ("outcome", "names")
-_KEPT = "kept"
+_VALUES, _WRITES = "values", "writes"
 
 
 class Mask(Protocol):
@@ -74,27 +74,23 @@ class Event:
     kind: str
     closes: bool
     data: dict[str, Any]
-    kept: Mapping[str, Any] | None = None  # values of the run in it that have secrets, for a replay only
+    replayed: str | None = None  # JSON, for a replay only: values of the run that have secrets, writes of its states
 
     @property
     def whole(self) -> dict[str, Any]:
         """The data with the values that the run had: for a replay only."""
-        return {**self.data, **self.kept} if self.kept else self.data
+        return {**self.data, **load(self.replayed).get(_VALUES, {})} if self.replayed else self.data
+
+    @property
+    def writes(self) -> list[Any]:
+        """What was written to the run's states since the event before, in order: each a state's path and its writes."""
+        found: list[Any] = load(self.replayed).get(_WRITES, []) if self.replayed else []
+        return found
 
     @property
     def told(self) -> RunEvent:
         """As those hear it who watch the run."""
         return RunEvent(self.run_id, self.kind, self.at, self.data, self.seq)
-
-
-@dataclass(frozen=True, slots=True)
-class StateVersion:
-    """One transaction of a run's state: what it changed, and which step did."""
-
-    version: int
-    at: float
-    cause: str
-    changes: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ class AppliedSignal:
 
 
 class Journal:
-    """Runs, events, states and signals. Each call is a transaction, or a part of the one that is open."""
+    """Runs, events and signals. Each call is a transaction, or a part of the one that is open."""
 
     def __init__(self, database: Database, mask_of: Callable[[str], Mask | None] = lambda _: None) -> None:
         """`mask_of`: the mask of a run, for the events that are made here."""
@@ -219,16 +215,17 @@ class Journal:
             return self._append(run_id, kind, data or {}, closes=False)
 
     def append_all(
-        self, run_id: str, start: int, last: int, entries: Sequence[tuple[str, dict[str, Any]]]
+        self, run_id: str, start: int, last: int, entries: Sequence[tuple[str, dict[str, Any], list[Any]]]
     ) -> list[RunEvent]:
-        """Several events, inside a transaction, by whoever has the run and knows its start and its last event: cheaper
-        than one after the other. Refused where somebody else has written one since."""
+        """Several events with their writes of states, inside a transaction, by the owner of the run, which knows its
+        start and its last event: cheaper than one after the other. Refused where another process has written one
+        since."""
         at = self._db.clock()
         mask = self._mask_of(run_id)
-        made = [(kind, *_made(data, mask)) for kind, data in entries]
-        rows = [(run_id, last + n, start, at, kind, 0, text) for n, (kind, text, _) in enumerate(made, 1)]
+        made = [(kind, *_made(data, writes, mask)) for kind, data, writes in entries]
+        rows = [(run_id, last + n, start, at, kind, 0, *texts) for n, (kind, *texts, _) in enumerate(made, 1)]
         self._db.execute_all(_ADD_EVENT, [(*columns, seal(*columns)) for columns in rows], f"run {run_id}")
-        return [RunEvent(run_id, kind, at, data, last + n) for n, (kind, _, data) in enumerate(made, 1)]
+        return [RunEvent(run_id, kind, at, data, last + n) for n, (kind, _, _, data) in enumerate(made, 1)]
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """In order, those behind a sequence number."""
@@ -306,38 +303,10 @@ class Journal:
             raise self._db.damaged(f"the signals of run {run_id}")
         return {row[1]: AppliedSignal(*row[1:6]) for row in rows}
 
-    def add_state(self, run_id: str, changes: object, cause: str, *, durable: bool = False) -> int:
-        """One more transaction of the run's state; its version."""
-        text = dump(changes)
-        with self._db.transaction(durable=durable):
-            version: int = self._db.rows(_LAST_STATE, (run_id,))[0][0] + 1
-            columns = (run_id, version, self._db.clock(), cause, text)
-            self._db.execute(_ADD_STATE, (*columns, seal(*columns)), f"run {run_id}")
-        return version
-
-    def add_states(self, run_id: str, entries: Sequence[tuple[object, str]]) -> int:
-        """Several transactions of the run's state, inside one of ours; the last version."""
-        last, at = self.last_state(run_id), self._db.clock()
-        rows = [(run_id, last + n, at, cause, dump(changes)) for n, (changes, cause) in enumerate(entries, 1)]
-        self._db.execute_all(_ADD_STATE, [(*columns, seal(*columns)) for columns in rows], f"run {run_id}")
-        return last + len(entries)
-
-    def last_state(self, run_id: str) -> int:
-        """The newest version; 0 before the first."""
-        return int(self._db.rows(_LAST_STATE, (run_id,))[0][0])
-
-    def states(self, run_id: str, after: int = 0) -> list[StateVersion]:
-        """In order, those behind a version."""
-        rows = self._db.rows(_STATES, (run_id, after))
-        for expected, (*columns, sealed) in enumerate(rows, start=after + 1):
-            if columns[1] != expected or seal(*columns) != sealed:
-                raise self._db.damaged(f"state version {expected} of run {run_id}")
-        return [StateVersion(version, at, cause, load(changes)) for _, version, at, cause, changes, _ in rows]
-
     def _append(self, run_id: str, kind: str, data: dict[str, Any], *, closes: bool) -> Event:
         start, last = self._last_event(run_id)
-        text, data = _made(data, self._mask_of(run_id))
-        columns = (run_id, last + 1, start, self._db.clock(), kind, int(closes), text)
+        text, replayed, data = _made(data, [], self._mask_of(run_id))
+        columns = (run_id, last + 1, start, self._db.clock(), kind, int(closes), text, replayed)
         self._db.execute(_ADD_EVENT, (*columns, seal(*columns)), f"run {run_id}, {kind}")
         return Event(run_id, last + 1, start, columns[3], kind, closes, data)
 
@@ -364,20 +333,22 @@ class Journal:
         return StoredRun(*known, status, start, load(reason), *times)
 
 
-def _made(data: dict[str, Any], mask: Mask | None) -> tuple[str, dict[str, Any]]:
-    """An event's data as they are written and as they are told: secrets are masked here, for everybody who sees it."""
+def _made(data: dict[str, Any], writes: list[Any], mask: Mask | None) -> tuple[str, str | None, dict[str, Any]]:
+    """An event's data and what only a replay reads, as they are written; and the data as everybody may see them:
+    secrets are masked here."""
     text = dump(data)
-    if mask is None or not mask.are_in(text):
-        return text, data
-    told = mask.masked_event(data)
-    kept = {name: data[name] for name in _REPLAYED if name in data and told[name] != plain(data[name])}
-    return dump({**told, _KEPT: kept} if kept else told), told
+    replayed: dict[str, Any] = {_WRITES: writes} if writes else {}
+    if mask is not None and mask.are_in(text):
+        shown = mask.masked_event(data)
+        values = {name: data[name] for name in _REPLAYED if name in data and shown[name] != plain(data[name])}
+        replayed |= {_VALUES: values} if values else {}
+        text, data = dump(shown), shown
+    return text, dump(replayed) if replayed else None, data
 
 
 def _event(row: tuple[Any, ...]) -> Event:
-    run_id, seq, start, at, kind, closes, text, _ = row
-    data = load(text)
-    return Event(run_id, seq, start, at, kind, bool(closes), data, data.pop(_KEPT, None))
+    run_id, seq, start, at, kind, closes, text, replayed, _ = row
+    return Event(run_id, seq, start, at, kind, bool(closes), load(text), replayed)
 
 
 def _columns(run: StoredRun) -> tuple[Any, ...]:
@@ -680,11 +651,13 @@ _RUNS_OF_WORKSPACE = f"SELECT {_RUN_COLUMNS}, seal FROM runs WHERE workspace = ?
 
 _LAST_EVENT = """SELECT runs.start, (SELECT COALESCE(MAX(seq), 0) FROM events WHERE run_id = runs.run_id) FROM runs
     WHERE run_id = ?"""
-_ADD_EVENT = "INSERT INTO events (run_id, seq, start, at, kind, closes, data, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_NEWEST_EVENTS = """SELECT run_id, seq, start, at, kind, closes, data, seal FROM events WHERE run_id = ? AND seq < ?
-    AND kind IN (SELECT value FROM json_each(?)) AND instr(data, ?) > 0 ORDER BY seq DESC LIMIT ?"""
-_EVENTS = """SELECT run_id, seq, start, at, kind, closes, data, seal FROM events WHERE run_id = ? AND seq > ?
-    ORDER BY seq LIMIT ?"""
+_ADD_EVENT = """INSERT INTO events (run_id, seq, start, at, kind, closes, data, replayed, seal)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_NEWEST_EVENTS = """SELECT run_id, seq, start, at, kind, closes, data, replayed, seal FROM events
+    WHERE run_id = ? AND seq < ? AND kind IN (SELECT value FROM json_each(?)) AND instr(data, ?) > 0
+    ORDER BY seq DESC LIMIT ?"""
+_EVENTS = """SELECT run_id, seq, start, at, kind, closes, data, replayed, seal FROM events
+    WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"""
 
 _ADD_SIGNAL = """INSERT INTO signals (run_id, signal_id, kind, outcome, start, at, seal) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO NOTHING"""
@@ -703,11 +676,6 @@ _HANDOUT = f"SELECT {_HANDOUT_COLUMNS}, seal FROM handouts WHERE run_id = ? AND 
 _HANDOUTS = f"SELECT {_HANDOUT_COLUMNS}, seal FROM handouts WHERE run_id = ? ORDER BY task_id"
 _ADD_HANDOUT = f"INSERT INTO handouts ({_HANDOUT_COLUMNS}, seal) VALUES (?, ?, ?, ?, ?, ?)"
 _DROP_HANDOUT = "DELETE FROM handouts WHERE run_id = ? AND task_id = ?"
-
-_LAST_STATE = "SELECT COALESCE(MAX(version), 0) FROM states WHERE run_id = ?"
-_ADD_STATE = "INSERT INTO states (run_id, version, at, cause, changes, seal) VALUES (?, ?, ?, ?, ?, ?)"
-_STATES = """SELECT run_id, version, at, cause, changes, seal FROM states WHERE run_id = ? AND version > ?
-    ORDER BY version"""
 
 _LAST_TRANSFORMATIONS = "SELECT COALESCE(MAX(number), 0) FROM transformations WHERE run_id = ?"
 _ADD_TRANSFORMATIONS = "INSERT INTO transformations (run_id, number, applied, traces, seal) VALUES (?, ?, ?, ?, ?)"

@@ -32,7 +32,7 @@ _RUNS = (
     """CREATE TABLE events (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, seq INTEGER NOT NULL, start INTEGER NOT NULL,
         at REAL NOT NULL, kind TEXT NOT NULL, closes INTEGER NOT NULL CHECK (closes IN (0, 1)), data TEXT NOT NULL,
-        seal INTEGER NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID""",
+        replayed TEXT, seal INTEGER NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID""",
     "CREATE UNIQUE INDEX events_one_end_per_start ON events (run_id, start) WHERE closes = 1",
     """CREATE TRIGGER events_none_after_the_end BEFORE INSERT ON events WHEN EXISTS
         (SELECT 1 FROM events WHERE run_id = NEW.run_id AND start = NEW.start AND closes = 1)
@@ -73,10 +73,6 @@ _STEPS = (
     "CREATE UNIQUE INDEX handouts_to_one_task ON handouts (run_id, key)",
 )
 _STATES = (
-    """CREATE TABLE states (
-        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, version INTEGER NOT NULL, at REAL NOT NULL,
-        cause TEXT NOT NULL, changes TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, version))
-        WITHOUT ROWID""",
     """CREATE TABLE checkpoints (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL, at REAL NOT NULL,
         content TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, number)) WITHOUT ROWID""",

@@ -182,9 +182,8 @@ def begin(owner: Owner, run_id: str, image: Image) -> None:
         details = {name: value for name, value in run.details.items() if name != REQUEST}
         owner.journal.change(run_id, details=details, driver="agent")
         owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": stood_as(owner.journal, run)})
-        seq, states = owner.journal.last_seq(run_id), owner.journal.last_state(run_id)
         owner.transformations.add(run_id, image.spaces.take_traces())
-        owner.checkpoints.save(run_id, {**image.to_json(), "seq": seq, "states": states})
+        owner.checkpoints.save(run_id, {**image.to_json(), "seq": owner.journal.last_seq(run_id)})
 
 
 def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = False) -> None:

@@ -52,7 +52,6 @@ class Ledger:
         tell: Callable[[RunEvent], None],
         *,
         seq: int = 0,
-        states: int = 0,
     ) -> None:
         self._db = database
         self._journal = journal
@@ -63,7 +62,6 @@ class Ledger:
         self.run_id = run_id
         self.start = journal.run(run_id).start
         self.seq = seq  # of the last event in the journal
-        self.states = states  # versions of the states that are in the journal
         self.since_checkpoint = 0
         self._waiting: list[tuple[str | None, Any]] = []
         self._owed: list[Callable[[], None]] = []  # what else goes into the next transaction: effects that are over
@@ -78,9 +76,9 @@ class Ledger:
         """Something happened that may be journalled a moment later."""
         self._add((kind, data))
 
-    def wrote(self, path: tuple[str, ...], changes: list[Any], cause: str) -> None:
+    def wrote(self, path: tuple[str, ...], changes: list[Any]) -> None:
         """A transaction of a state; it belongs to the event that is noted next."""
-        self._add((None, ({"space": path, "writes": changes}, cause)))
+        self._add((None, (path, changes)))
 
     def attempts(self, key: str) -> int:
         """How many attempts at a step there were."""
@@ -139,7 +137,8 @@ class Ledger:
         def write() -> None:
             with self._kept():
                 told = self._write()
-                self._checkpoints.save(self.run_id, {**image(), "seq": self.seq, "states": self.states})
+                self._checkpoints.save(self.run_id, {**image(), "seq": self.seq})
+                self._waiting = []  # writes without an event: the checkpoint has them
             self.since_checkpoint = 0
             self._told(told)
 
@@ -187,7 +186,7 @@ class Ledger:
                 for signal in take():
                     self._journal.take_signal(self.run_id, signal.signal_id, signal.kind)
                 told = self._write()
-                self._checkpoints.save(self.run_id, {**image(), "seq": self.seq + 1, "states": self.states})
+                self._checkpoints.save(self.run_id, {**image(), "seq": self.seq + 1})
                 event = self._journal.end(self.run_id, status, reason=reason, data=data)
                 told.append(event.told)
             self.seq = event.seq
@@ -248,22 +247,19 @@ class Ledger:
         self._tell(RunEvent(self.run_id, kinds.WARNING, self._db.clock(), {"text": text}))
 
     def _write(self) -> list[RunEvent]:
-        """What waits goes into the transaction that is open. A write of a state names the event that follows it."""
+        """What waits goes into the transaction that is open, a write of a state with the event that follows it."""
         self._settle()
-        events = [(kind, content) for kind, content in self._waiting if kind is not None]
-        states: list[tuple[object, str]] = []
-        seq = self.seq + 1
+        entries: list[tuple[str, dict[str, Any], list[Any]]] = []
+        writes: list[Any] = []
         for kind, content in self._waiting:
             if kind is None:
-                changes, cause = content
-                states.append(({**changes, "seq": seq}, cause))
+                writes.append(content)
             else:
-                seq += 1
-        told = self._journal.append_all(self.run_id, self.start, self.seq, events) if events else []
-        if states:
-            self.states = self._journal.add_states(self.run_id, states)
+                entries.append((kind, content, writes))
+                writes = []
+        told = self._journal.append_all(self.run_id, self.start, self.seq, entries) if entries else []
         self.keep_trail()
-        self._waiting = []
+        self._waiting = [(None, write) for write in writes]
         if told:
             self.seq = told[-1].seq
         self.since_checkpoint += len(told)

@@ -6,7 +6,6 @@ be written while a run goes on.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import imports
@@ -21,29 +20,22 @@ if TYPE_CHECKING:
     from sidecar.engine.program.actions import Outcome
     from sidecar.engine.record.image import Image
     from sidecar.engine.threads import Thread
-    from sidecar.store.journal import Event, StateVersion
+    from sidecar.store.journal import Event
 
 _BETWEEN_STARTS = frozenset({kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.RUN_ENDED})
 
 
-def replay(image: Image, events: Iterable[Event], states: Iterable[StateVersion], since: float) -> None:
+def replay(image: Image, events: Iterable[Event], since: float) -> None:
     """Everything that came after the checkpoint, which was written at `since`."""
     threads = {thread.key: thread for thread in image.main.walk_all()}
-    versions = deque(states)
     for event in events:
-        while versions and versions[0].changes["seq"] <= event.seq:
-            _rewrite(image, versions.popleft())
+        for path, writes in event.writes:
+            changes = [Write(tuple(to), value, operation) for to, value, operation in writes]
+            image.spaces[tuple(path)].update(changes)
         _replay_one(image, event, threads)
         if event.kind not in _BETWEEN_STARTS:  # nobody worked on the run before these
             image.counters.duration_s += max(event.at - since, 0.0)
         since = event.at
-
-
-def _rewrite(image: Image, version: StateVersion) -> None:
-    changes = version.changes
-    writes = [Write(tuple(path), value, operation) for path, value, operation in changes["writes"]]
-    path = tuple(changes["space"])
-    image.spaces[path].update(writes)
 
 
 def _replay_one(image: Image, event: Event, threads: dict[str, Thread]) -> None:

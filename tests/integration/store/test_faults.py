@@ -136,7 +136,6 @@ def everything(path: str) -> Any:
                 run,
                 journal.definition(run.run_id),
                 journal.events(run.run_id),
-                journal.states(run.run_id),
                 journal.signals(run.run_id),
                 Steps(database).steps(run.run_id),
                 Handouts(database).all_held(run.run_id),
@@ -167,8 +166,8 @@ def sample(root: str) -> Path:
                 steps.complete(
                     run_id, f"step.{number}", steps.begin(run_id, f"step.{number}"), {"n": number, "t": "x" * 99}
                 )
-                journal.append(run_id, "step_completed", {"number": number})
-                journal.add_state(run_id, [["raw.n", number]], f"step.{number}")
+                writes = [[[], [["raw", "n"], number, "set"]]]
+                journal.append_all(run_id, 1, number + 1, [("step_completed", {"number": number}, writes)])
             journal.take_signal(run_id, "S", "stop")
             Handouts(database).hand_out(run_id, "", "next", {"id": "next"})
             Checkpoints(database).save(run_id, {"cursor": 1, "large": [f"{run_id} {n}" for n in range(4_000)]})

@@ -140,7 +140,7 @@ print(
         assert len([event for event in Journal(database).events("R") if event.closes]) == 1
 
 
-# Each round is one transaction over four tables; a line is printed only when it is committed.
+# Each round is one transaction over three tables; a line is printed only when it is committed.
 WRITER = """
 import itertools
 database = open_database(root)
@@ -150,8 +150,8 @@ print("ready", flush=True)
 for number in itertools.count(first):
     with database.transaction(durable=number % 3 == 0):
         steps.record("R", f"step.{number}", "r" * 3_000)
-        journal.append("R", "step_completed", {"number": number})
-        journal.add_state("R", [["raw.n", number]], f"step.{number}")
+        writes = [[[], [["raw", "n"], number, "set"]]]
+        journal.append_all("R", 0, number, [("step_completed", {"number": number}, writes)])
         content = {"cursor": number, "large": ["x" * 100] * 500, "changing": str(number) * 6_000}
         checkpoints.save("R", content, durable=False)
     print(number, flush=True)
@@ -187,12 +187,11 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions_and_every_one_i
             database.verify()
             steps, events = Steps(database).completed("R"), Journal(database).events("R")
             last = Checkpoints(database).last("R")
-            states = Journal(database).states("R")
         done = len(steps)
         assert done > told
         assert list(steps) == [f"step.{number}" for number in range(done)]
         assert [event.data["number"] for event in events] == list(range(done))
-        assert [state.changes for state in states] == [[["raw.n", number]] for number in range(done)]
+        assert [event.writes for event in events] == [[[[], [["raw", "n"], number, "set"]]] for number in range(done)]
         assert last is not None
         assert last.content == {
             "cursor": done - 1,

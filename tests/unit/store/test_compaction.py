@@ -14,7 +14,7 @@ from sidecar.store.db import Database
 from sidecar.store.journal import Agents, Handouts, Journal, Steps
 
 KEEP = Keep(newest=2, age_s=100)
-TABLES = ("events", "steps", "states", "checkpoints", "pieces", "uses", "handouts", "signals", "runs", "definitions")
+TABLES = ("events", "steps", "checkpoints", "pieces", "uses", "handouts", "signals", "runs", "definitions")
 
 
 @pytest.fixture
@@ -92,7 +92,6 @@ def test_everything_that_a_run_had_goes_with_it_except_agents_that_may_be_alive(
     Steps(database).record(run_id, "one", "result")
     Checkpoints(database).save(run_id, {"text": "x" * 100_000})
     Handouts(database).hand_out(run_id, "", "two", {})
-    journal.add_state(run_id, [], "one")
     journal.take_signal(run_id, "sig", "stop")
     alive, dead = (AgentRecord(name, run_id, 1, 1.0, "boot", "m", 1) for name in ("alive", "dead"))
     Agents(database).started(alive)

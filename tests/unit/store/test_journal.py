@@ -39,7 +39,6 @@ def test_a_run_that_nobody_knows_is_missing(journal: Journal) -> None:
         lambda: journal.definition("X"),
         lambda: journal.begin("X"),
         lambda: journal.take_signal("X", "S", "stop"),
-        lambda: journal.add_state("X", [], "step"),
     ):
         with pytest.raises(StoreError) as refused:
             attempt()
@@ -175,13 +174,12 @@ def test_a_signal_is_taken_once_by_each_run(journal: Journal, run_id: str) -> No
     assert (journal.signals("S")["sig"].outcome, journal.signals("S")["sig"].start) == ("refused", 0)
 
 
-def test_state_versions_come_back_in_order_behind_a_version(journal: Journal, run_id: str) -> None:
-    versions = [journal.add_state(run_id, [["raw.n", number]], f"step.{number}") for number in range(3)]
-    assert versions == [1, 2, 3]
-    assert [(state.version, state.cause, state.changes) for state in journal.states(run_id, after=1)] == [
-        (2, "step.1", [["raw.n", 1]]),
-        (3, "step.2", [["raw.n", 2]]),
-    ]
+def test_what_was_written_to_a_state_stands_in_the_event_that_followed(journal: Journal, run_id: str) -> None:
+    writes = [[[], [[["raw", "n"], 1, "set"]]], [["inner"], [[["raw", "s"], "secret", "set"]]]]
+    with journal.transaction():
+        journal.append_all(run_id, 1, 1, [("one", {}, writes), ("two", {"n": 2}, [])])
+    events = journal.events(run_id, after=1)
+    assert [(event.data, event.writes) for event in events] == [({}, writes), ({"n": 2}, [])]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,7 @@ def test_state_versions_come_back_in_order_behind_a_version(journal: Journal, ru
         ("UPDATE events SET data = '{}'", lambda journal: journal.events("R")),
         ("UPDATE events SET kind = CAST(x'ff' AS TEXT)", lambda journal: journal.events("R")),
         ("DELETE FROM events WHERE seq = 1", lambda journal: journal.events("R")),
-        ("UPDATE states SET changes = '[1]'", lambda journal: journal.states("R")),
+        ("UPDATE events SET replayed = '{}'", lambda journal: journal.events("R")),
         ("UPDATE signals SET signal_id = 'other'", lambda journal: journal.signals("R")),
         ("UPDATE definitions SET text = '\"other\"'", lambda journal: journal.definition("R")),
     ],
@@ -200,7 +198,6 @@ def test_what_was_changed_behind_our_back_is_damage(
     journal: Journal, run_id: str, database: Database, damage: str, read: object
 ) -> None:
     journal.append(run_id, "tick", {"n": 1})
-    journal.add_state(run_id, [], "step")
     journal.take_signal(run_id, "sig", "stop")
     database.rows("DROP TRIGGER events_stand")
     with database.transaction():
