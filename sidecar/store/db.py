@@ -47,6 +47,16 @@ def load(text: str) -> Any:
     return json.loads(text)
 
 
+def pack(value: object) -> bytes:
+    """JSON, compressed: for what is large."""
+    return zlib.compress(dump(value).encode(), 1)
+
+
+def unpack(packed: bytes) -> Any:
+    """What `pack` wrote."""
+    return load(zlib.decompress(packed).decode())
+
+
 def seal(*columns: object) -> int:
     """A checksum over a row's columns, whose types count too."""
     return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))

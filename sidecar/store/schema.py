@@ -73,16 +73,10 @@ _STEPS = (
     "CREATE UNIQUE INDEX handouts_to_one_task ON handouts (run_id, key)",
 )
 _STATES = (
+    # With a rowid: rows as large as these make a table without one slow.
     """CREATE TABLE checkpoints (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL, at REAL NOT NULL,
-        content TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, number)) WITHOUT ROWID""",
-    # When a piece was last used is apart from its content: to note it must not write the content again.
-    """CREATE TABLE pieces (
-        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, hash BLOB NOT NULL, content TEXT NOT NULL,
-        UNIQUE (run_id, hash))""",
-    """CREATE TABLE uses (
-        run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, hash BLOB NOT NULL, last INTEGER NOT NULL,
-        PRIMARY KEY (run_id, hash)) WITHOUT ROWID""",
+        content BLOB NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, number))""",
     # An agent can belong to no run, and what may still be alive must not go with its run: no reference here.
     """CREATE TABLE agents (
         agent_id TEXT PRIMARY KEY, run_id TEXT, record TEXT NOT NULL, ended TEXT, seal INTEGER NOT NULL)""",

@@ -14,7 +14,7 @@ from sidecar.store.db import Database
 from sidecar.store.journal import Agents, Handouts, Journal, Steps
 
 KEEP = Keep(newest=2, age_s=100)
-TABLES = ("events", "steps", "checkpoints", "pieces", "uses", "handouts", "signals", "runs", "definitions")
+TABLES = ("events", "steps", "checkpoints", "handouts", "signals", "runs", "definitions")
 
 
 @pytest.fixture
