@@ -13,7 +13,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import ShellError, TemplateError
@@ -44,7 +44,7 @@ class PreparedCommand:
     is_list: bool = False
 
     def standalone(self) -> str:
-        """The same as one text, for somebody else's shell: the values stand in front, quoted."""
+        """The same as one text, for another shell: the values stand in front, quoted."""
         lines = "".join(f"{name}={shlex.quote(value)}\n" for name, value in self.values.items())
         return lines + ("env " if self.is_list else "") + self.body
 
@@ -89,7 +89,26 @@ class ShellText(_Compiled):
     analysis: _Analysis | None
 
     def fill(self, values: Sequence[Any]) -> PreparedCommand:
-        return _prepare(_without_programs(self.parts), values, self.analysis)
+        parts = [part.placeholder if isinstance(part, Slot) else part for part in self.parts]
+        found = [part for part in parts if isinstance(part, Placeholder)]
+        given = [filtered(value, _before_mode(one), one.offset) for one, value in zip(found, values, strict=True)]
+        # What `| raw` pastes may open a quote, so the places are looked for in the text that will really run.
+        pasted = {number: _raw(one, given[number]) for number, one in enumerate(found) if _mode(one) == "raw"}
+        analysis = self.analysis or _analyse(parts, pasted)
+        if analysis.refused is not None:
+            refused = found[analysis.refused_at]
+            raise TemplateError(f"{refused.shown}: {analysis.refused}. {_WAY_OUT}", refused.offset)
+        bound = _Bound("".join(part for part in parts if isinstance(part, str)) + "".join(pasted.values()))
+        numbers = count()
+        body = ""
+        for part in parts:
+            if isinstance(part, str):
+                body += part
+            elif (number := next(numbers)) in pasted:
+                body += pasted[number]
+            else:
+                body += _reference(part, analysis.places[number], given[number], bound)
+        return bound.prepared(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,195 +122,157 @@ class ArgumentList(_Compiled):
         given = iter(values)
         words: list[str] = []
         for element in self.elements:
-            texts = [part if isinstance(part, str) else _argument(part.placeholder, next(given)) for part in element]
-            if not words and "".join(texts).startswith("-"):
+            texts, word = "", ""
+            for part in element:
+                text = part if isinstance(part, str) else _argument(part.placeholder, next(given))
+                texts += text
+                word += shlex.quote(text) if isinstance(part, str) else f'"{bound.reference(part.placeholder, text)}"'
+            if not words and texts.startswith("-"):
                 raise ShellError("the name of a program cannot begin with -")
-            pieces = zip(element, texts, strict=True)
-            words.append(
-                "".join(
-                    shlex.quote(part) if isinstance(part, str) else f'"${{{bound.name(part.placeholder, text)}}}"'
-                    for part, text in pieces
-                )
-            )
+            words.append(word)
         return bound.prepared(" ".join(words), is_list=True)
 
 
 def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellText | ArgumentList:
-    """A command with its expressions compiled; `check` and `check_list` say what else is wrong with it."""
+    """A command with its expressions compiled; `check` and `check_list` find what else is wrong with it."""
     if not isinstance(command, str):
         elements = tuple(compile_text(element, compiler).parts for element in command)
-        placeholders = tuple(written for text in command for written in _written(text))
-        between: list[str | Slot] = []
-        for element in elements:
-            between += [*([" "] if between else []), *element]
-        return ArgumentList(tuple(between), placeholders, elements)
-    parts = compile_text(command, compiler).parts
-    bare = _without_programs(parts)
-    is_fixed = not any(isinstance(part, Placeholder) and _mode(part) == "raw" for part in bare)
-    return ShellText(parts, tuple(_written(command)), _analyse(bare, {}) if is_fixed else None)
+        between = [part for element in elements for part in (" ", *element)][1:]
+        return ArgumentList(tuple(between), tuple(one for text in command for one in _written(text)), elements)
+    compiled = compile_text(command, compiler)
+    is_fixed = not any(_mode(slot.placeholder) == "raw" for slot in compiled.slots)
+    analysis = _analyse(split_template(command), {}) if is_fixed else None
+    return ShellText(compiled.parts, tuple(_written(command)), analysis)
 
 
 def check(command: str) -> list[CommandFinding]:
     """Where the shell would read a value as code, which is an error, and where another program may, which is none."""
     parts = split_template(command)
-    holes = [part for part in parts if isinstance(part, Placeholder)]
+    offsets = [part.offset for part in parts if isinstance(part, Placeholder)]
     analysis = _analyse(parts, {})
     if analysis.refused is not None:
-        return [CommandFinding(holes[analysis.refused_at].offset, f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
+        return [CommandFinding(offsets[analysis.refused_at], f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
     warnings = sorted(analysis.warnings.items())
-    return [CommandFinding(holes[number].offset, message, is_error=False) for number, message in warnings]
+    return [CommandFinding(offsets[number], message, is_error=False) for number, message in warnings]
 
 
 def check_list(command: Sequence[str]) -> list[list[CommandFinding]]:
     """What is doubtful in each element: no shell reads a list, but its program may be one."""
     found: list[list[CommandFinding]] = [[] for _ in command]
-    holes: list[tuple[int, Placeholder]] = []
+    places: list[tuple[int, int]] = []  # of each value: the element, the offset there
     words: list[list[str | int]] = []
     for number, element in enumerate(command):
         words.append([])
         for part in split_template(element):
             if isinstance(part, Placeholder) and _mode(part) == "":
-                words[-1].append(len(holes))
-                holes.append((number, part))
+                words[-1].append(len(places))
+                places.append((number, part.offset))
             else:
                 words[-1].append("x" if isinstance(part, Placeholder) else part)
     for at, message in sorted(_doubts(words).items()):
-        number, hole = holes[at]
-        found[number].append(CommandFinding(hole.offset, message, is_error=False))
+        number, offset = places[at]
+        found[number].append(CommandFinding(offset, message, is_error=False))
     return found
-
-
-def prepare(command: str, values: Sequence[Any]) -> PreparedCommand:
-    """The command with one value per `{{ }}`, in order."""
-    return _prepare(split_template(command), values, None)
 
 
 def _written(text: str) -> list[str]:
     return [text[part.offset : part.end] for part in split_template(text) if isinstance(part, Placeholder)]
 
 
-def _without_programs(parts: Sequence[str | Slot]) -> list[str | Placeholder]:
-    return [part.placeholder if isinstance(part, Slot) else part for part in parts]
-
-
-def _prepare(parts: Sequence[str | Placeholder], values: Sequence[Any], analysis: _Analysis | None) -> PreparedCommand:
-    holes = [part for part in parts if isinstance(part, Placeholder)]
-    given = [filtered(value, _before_mode(hole), hole.offset) for hole, value in zip(holes, values, strict=True)]
-    # What `| raw` pastes may open a quote, so the places are looked for in the text that will really run.
-    pasted = {index: _raw(hole, given[index]) for index, hole in enumerate(holes) if _mode(hole) == "raw"}
-    analysis = analysis or _analyse(parts, pasted)
-    if analysis.refused is not None:
-        hole = holes[analysis.refused_at]
-        raise TemplateError(f"{hole.shown}: {analysis.refused}. {_WAY_OUT}", hole.offset)
-    bound = _Bound("".join(part for part in parts if isinstance(part, str)) + "".join(pasted.values()))
-    body = ""
-    index = -1
-    for part in parts:
-        if isinstance(part, str):
-            body += part
-            continue
-        index += 1
-        raw = pasted.get(index)
-        body += _reference(part, analysis.places[index], given[index], bound) if raw is None else raw
-    return bound.prepared(body)
-
-
 def _analyse(parts: Sequence[str | Placeholder], pasted: dict[int, str]) -> _Analysis:
     """Where the values stand; as long as it is not known what `| raw` pastes, it is some word."""
     found: list[str | int] = []
-    index = -1
+    numbers = count()
     for part in parts:
         if isinstance(part, str):
             found.append(part)
-            continue
-        index += 1
-        found.append(pasted.get(index, "raw-text") if _mode(part) == "raw" else index)
+        else:
+            number = next(numbers)
+            found.append(pasted.get(number, "raw-text") if _mode(part) == "raw" else number)
     if sum(len(part) for part in found if isinstance(part, str)) > _SCRIPT_BYTES:
         raise ShellError(_TOO_LONG)
     return _analyse_parts(found)
 
 
-def _mode(hole: Placeholder) -> str:
-    return hole.filters[-1] if hole.filters and hole.filters[-1] in ("raw", "quote") else ""
+def _mode(placeholder: Placeholder) -> str:
+    last = placeholder.filters[-1:]
+    return last[0] if last in (("raw",), ("quote",)) else ""
 
 
-def _before_mode(hole: Placeholder) -> tuple[str, ...]:
-    return hole.filters[:-1] if _mode(hole) else hole.filters
+def _before_mode(placeholder: Placeholder) -> tuple[str, ...]:
+    return placeholder.filters[:-1] if _mode(placeholder) else placeholder.filters
 
 
-def _raw(hole: Placeholder, value: Any) -> str:
+def _raw(placeholder: Placeholder, value: Any) -> str:
     items = value if isinstance(value, list) else [value]
-    return _passable(hole, " ".join(as_text(item) for item in items))
+    return _passable(placeholder, " ".join(as_text(item) for item in items))
 
 
-def _reference(hole: Placeholder, place: _Place, value: Any, bound: _Bound) -> str:
+def _reference(placeholder: Placeholder, place: _Place, value: Any, bound: _Bound) -> str:
     """What stands in the text for a value: no character of it comes from the value."""
-    if place.context is _Quotes.COMMENT:
+    if place.quotes is _Quotes.COMMENT:
         return ""
-    texts = [_item(hole, item) for item in (value if isinstance(value, list) else [value])]
-    if _mode(hole) == "quote":
-        # Bare, this shell takes the quotes off again; between quotes they stay, for whoever reads the string.
+    texts = [_item(placeholder, item) for item in (value if isinstance(value, list) else [value])]
+    if _mode(placeholder) == "quote":
+        # Bare, this shell takes the quotes off again; between quotes they stay, for the program that reads the string.
         joined = " ".join(texts)
-        texts = [joined if place.context is _Quotes.BARE else shlex.quote(joined)]
-    elif isinstance(value, list) and place.context is _Quotes.BARE and not place.many:
-        message = f"{hole.shown}: a list cannot stand here; join its items, or write it as a word of its own"
-        raise TemplateError(message, hole.offset, kind="value")
-    if place.context is _Quotes.BARE:
-        return " ".join(f'"${{{bound.name(hole, text)}}}"' for text in texts)
-    reference = f"${{{bound.name(hole, ' '.join(texts))}}}"
-    return f"'\"{reference}\"'" if place.context is _Quotes.SINGLE else reference
+        texts = [joined if place.quotes is _Quotes.BARE else shlex.quote(joined)]
+    elif isinstance(value, list) and place.quotes is _Quotes.BARE and not place.many:
+        raise _unfit(placeholder, ": a list cannot stand here; join its items, or write it as a word of its own")
+    if place.quotes is _Quotes.BARE:
+        return " ".join(f'"{bound.reference(placeholder, text)}"' for text in texts)
+    reference = bound.reference(placeholder, " ".join(texts))
+    return f"'\"{reference}\"'" if place.quotes is _Quotes.SINGLE else reference
 
 
-def _argument(hole: Placeholder, value: Any) -> str:
+def _argument(placeholder: Placeholder, value: Any) -> str:
     """A value in an element of a list: all of it is one argument, or a part of one."""
-    value = filtered(value, hole.filters, hole.offset)
+    value = filtered(value, placeholder.filters, placeholder.offset)
     if isinstance(value, list):
-        message = f"{hole.shown}: each element of a command is one argument, and a list is none; join its items"
-        raise TemplateError(message, hole.offset, kind="value")
-    return _item(hole, value)
+        raise _unfit(placeholder, ": each element of a command is one argument, and a list is none; join its items")
+    return _item(placeholder, value)
 
 
-def _item(hole: Placeholder, value: Any) -> str:
+def _item(placeholder: Placeholder, value: Any) -> str:
     if value is None:
-        message = f"{hole.shown} has no value (null); write {{{{ {hole.source} ?? '' }}}} where nothing is meant"
-        raise TemplateError(message, hole.offset, kind="value")
-    return _passable(hole, as_text(value))
+        hint = f"write {{{{ {placeholder.source} ?? '' }}}} where nothing is meant"
+        raise _unfit(placeholder, f" has no value (null); {hint}")
+    return _passable(placeholder, as_text(value))
 
 
-def _passable(hole: Placeholder, text: str) -> str:
+def _passable(placeholder: Placeholder, text: str) -> str:
     """The text, unless the operating system has no way to hand it to a process."""
     if "\0" in text:
-        raise TemplateError(
-            f"{hole.shown} holds a NUL character, which no command can be given", hole.offset, kind="value"
-        )
+        raise _unfit(placeholder, " holds a NUL character, which no command can be given")
     # U+DC80 to U+DCFF are bytes of file names that are no UTF-8: those are passed on as they were.
     if any("\ud800" <= character <= "\udfff" and not "\udc80" <= character <= "\udcff" for character in text):
-        message = f"{hole.shown} holds half a surrogate pair, which no command can be given"
-        raise TemplateError(message, hole.offset, kind="value")
+        raise _unfit(placeholder, " holds half a surrogate pair, which no command can be given")
     return text
+
+
+def _unfit(placeholder: Placeholder, why: str) -> TemplateError:
+    return TemplateError(placeholder.shown + why, placeholder.offset, kind="value")
 
 
 class _Bound:
     """The values of one command, each with the variable that carries it."""
 
     def __init__(self, text: str) -> None:
-        self.prefix = "sidecar_value"
-        while self.prefix in text:
-            self.prefix += "_"
-        self.values: dict[str, str] = {}
-        self.bytes = 0
+        self._prefix = "sidecar_value"
+        while self._prefix in text:
+            self._prefix += "_"
+        self._values: dict[str, str] = {}
+        self._bytes = 0
 
-    def name(self, hole: Placeholder, text: str) -> str:
-        self.bytes += len(text.encode("utf-8", "surrogateescape"))
-        if self.bytes > _TOTAL_BYTES:
-            raise TemplateError(
-                f"{hole.shown}: the values of the command exceed {_TOTAL_BYTES // 1000} kB; pass big ones in a file",
-                hole.offset,
-                kind="value",
-            )
-        name = f"{self.prefix}_{len(self.values) + 1}"
-        self.values[name] = text
-        return name
+    def reference(self, placeholder: Placeholder, text: str) -> str:
+        """The expansion of a new variable with this value."""
+        self._bytes += len(text.encode("utf-8", "surrogateescape"))
+        if self._bytes > _TOTAL_BYTES:
+            limit = f"{_TOTAL_BYTES // 1000} kB"
+            raise _unfit(placeholder, f": the values of the command exceed {limit}; pass big ones in a file")
+        name = f"{self._prefix}_{len(self._values) + 1}"
+        self._values[name] = text
+        return f"${{{name}}}"
 
     def prepared(self, body: str, *, is_list: bool = False) -> PreparedCommand:
         """The script first takes the values out of its environment, so that what it starts does not inherit them.
@@ -300,7 +281,7 @@ class _Bound:
         """
         environment: dict[str, str] = {}
         lead = ""
-        for name, text in self.values.items():
+        for name, text in self._values.items():
             chunks = {
                 f"{name}_{start // _CHUNK_CHARACTERS}": text[start : start + _CHUNK_CHARACTERS]
                 for start in range(0, max(len(text), 1), _CHUNK_CHARACTERS)
@@ -312,7 +293,7 @@ class _Bound:
         script = lead + ("exec " if is_list else "") + body
         if len(script.encode("utf-8", "surrogateescape")) > _SCRIPT_BYTES:
             raise ShellError(_TOO_LONG)
-        return PreparedCommand(script, environment, body, self.values, is_list)
+        return PreparedCommand(script, environment, body, self._values, is_list)
 
 
 # The scanner. A quoted reference to a variable stands for a value, and what a variable expands to is data to the shell,
@@ -324,7 +305,7 @@ class _Bound:
 
 _DEPTH = 40
 _VALUES = 10_000
-_WORDS = 200_000  # which a reader looks at, some of them more than once
+_WORDS = 200_000  # that a scanner visits, some of them more than once
 # A text to analyse has one character for each value. In a word whose quotes are taken off, two more stand for the
 # author's own expansions: in double quotes they are one word, unquoted any number of words.
 _FIRST_MARK = 0xF0000
@@ -443,7 +424,7 @@ class _Quotes(Enum):
 class _Place:
     """Where one value stands; `many`: a list may become several words there."""
 
-    context: _Quotes
+    quotes: _Quotes
     many: bool = False
 
 
@@ -462,7 +443,7 @@ class _UnsafeError(Exception):
     def __init__(self, why: str, word: str = "") -> None:
         super().__init__(why)
         self.why = why
-        self.hole = next((ord(hole) - _FIRST_MARK for hole in _MARK.findall(word)), None)
+        self.number = next((ord(mark) - _FIRST_MARK for mark in _MARK.findall(word)), None)
 
 
 def _analyse_parts(parts: Sequence[str | int]) -> _Analysis:
@@ -479,7 +460,7 @@ def _analyse_parts(parts: Sequence[str | int]) -> _Analysis:
             raise _UnsafeError("a text with a value must not have characters of Unicode's private planes")
         _Scanner(text, found, is_fed="|" in text or "<" in text).read()
     except _UnsafeError as refusal:
-        found.refused, found.refused_at = refusal.why, numbers[0] if refusal.hole is None else refusal.hole
+        found.refused, found.refused_at = refusal.why, numbers[0] if refusal.number is None else refusal.number
     return found
 
 
@@ -492,10 +473,10 @@ def _doubts(words: Sequence[Sequence[str | int]]) -> dict[int, str]:
     for each in _MARK.findall("".join(texts)):
         found.places[ord(each) - _FIRST_MARK] = _Place(_Quotes.BARE)
     try:
-        _Scanner("", found, is_fed=False).judge(texts)
+        _Scanner("", found, is_fed=False).check_command(texts)
     except _UnsafeError as refusal:
-        if refusal.hole is not None:
-            found.warnings[refusal.hole] = refusal.why
+        if refusal.number is not None:
+            found.warnings[refusal.number] = refusal.why
     return found.warnings
 
 
@@ -570,7 +551,7 @@ class _Scanner:
             if "esac" in words:
                 self.in_pattern = False
             if not self.in_pattern or operator not in ("|", ")"):
-                self.judge(words)
+                self.check_command(words)
             if operator == ")" or "esac" in words:
                 self.in_pattern = False
             elif own[:1] == ["case"] or ";;" in operator or ";&" in operator:
@@ -616,7 +597,7 @@ class _Scanner:
         word = self._word()
         if len(word) == 1 and _MARK.match(word):
             place = self.found.places[ord(word) - _FIRST_MARK]
-            place.many = place.context is _Quotes.BARE
+            place.many = place.quotes is _Quotes.BARE
         return word
 
     def _word(self) -> str:
@@ -643,12 +624,12 @@ class _Scanner:
         start, self.at = self.at, run.end() if run else self.at + 1
         return self.text[start : self.at]
 
-    def _plain(self, character: str, context: _Quotes) -> str:
+    def _plain(self, character: str, quotes: _Quotes) -> str:
         if character == "`":
             raise _UnsafeError(_BACKTICKS)
         if character == "$":
-            return self._dollar(context)
-        self._mark(character, context)
+            return self._dollar(quotes)
+        self._mark(character, quotes)
         return character
 
     def _single(self) -> str:
@@ -680,13 +661,13 @@ class _Scanner:
             raise _UnsafeError(_ESCAPED, character)
         return "" if character == "\n" else character
 
-    def _dollar(self, context: _Quotes) -> str:
+    def _dollar(self, quotes: _Quotes) -> str:
         following = self.text[self.at : self.at + 1]
         if _MARK.match(following):
             raise _UnsafeError(_ESCAPED, following)
         if following == "[" or self.text.startswith("((", self.at):
             raise _UnsafeError(_ARITHMETIC)
-        if following in ("'", '"') and following and context is _Quotes.BARE:
+        if following in ("'", '"') and following and quotes is _Quotes.BARE:
             raise _UnsafeError(_ONE_SHELL.format(f"${following}…{following}"))
         if following == "(":
             self.at += 1
@@ -699,16 +680,16 @@ class _Scanner:
             raise _UnsafeError("a text with a value can have ${name} and ${name:-text}, but nothing else inside ${…}")
         else:
             return "$"
-        return _MANY if context is _Quotes.BARE else _ONE
+        return _MANY if quotes is _Quotes.BARE else _ONE
 
-    def _mark(self, text: str, context: _Quotes) -> None:
+    def _mark(self, text: str, quotes: _Quotes) -> None:
         for each in _MARK.findall(text):
-            self.found.places[ord(each) - _FIRST_MARK] = _Place(context)
+            self.found.places[ord(each) - _FIRST_MARK] = _Place(quotes)
 
     # Commands.
 
-    def judge(self, words: list[str], *, is_appended: bool = False) -> None:
-        """Judges a simple command; `is_appended`: what xargs reads is put behind it."""
+    def check_command(self, words: list[str], *, is_appended: bool = False) -> None:
+        """Checks a simple command; `is_appended`: what xargs reads is put behind it."""
         self.found.words += len(words)
         if self.found.words > _WORDS:
             raise ShellError("the command is too complicated to be read")
@@ -742,7 +723,7 @@ class _Scanner:
         if name == "case" and self.brackets:
             raise _UnsafeError("a text with a value must not have case inside ( )")
         if name == "for" and words[2:3] != ["in"]:
-            self.judge(words[2:])
+            self.check_command(words[2:])
 
     def _simple(self, name: str, words: list[str], is_appended: bool) -> None:
         if name in ("test", "["):
@@ -822,7 +803,7 @@ class _Scanner:
             elif is_sure and operands:
                 operands -= 1
             else:
-                self.judge(words[at:], is_appended=is_appended)
+                self.check_command(words[at:], is_appended=is_appended)
                 if is_sure:
                     return
                 is_sure = True  # it may be the option's argument: the next one is the command then
@@ -833,7 +814,7 @@ class _Scanner:
         self._apart(words)
         for at, word in enumerate(words):
             if word in _EXECS:
-                self.judge([each.replace("{}", _MANY) for each in words[at + 1 :]])
+                self.check_command([each.replace("{}", _MANY) for each in words[at + 1 :]])
 
     def _ssh(self, words: list[str]) -> None:
         host = _behind_options(words, 1)
