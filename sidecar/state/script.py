@@ -252,7 +252,7 @@ def _place_in_source(frame: re.Pattern[str], stack: str, source: str) -> tuple[i
 # that would be converted, numbers that JavaScript does not hold exactly, lists and objects as a result.
 
 _PRECEDENCE = (("||",), ("&&",), ("===", "!==", "==", "!="), ("<", ">", "<=", ">="))
-_ORDERS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+_ORDERS: dict[str, Any] = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]+)?")
 _CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _MOST_TOKENS = 64  # brackets become calls inside calls
@@ -314,12 +314,15 @@ def _read_operand(rest: list[Token]) -> Simple:
 
 
 def _evaluate(simple: Simple, look: Callable[[str], Any]) -> Any:
-    mark, operand = simple[:2]
-    if mark == "constant":
-        return operand
+    mark = simple[0]
     if mark == "name":
-        return look(operand)
-    value = _evaluate(operand, look)
+        return look(simple[1])
+    if mark == "constant":
+        return simple[1]
+    value = _evaluate(simple[1], look)
+    if mark in ("||", "&&"):
+        is_true = value if type(value) is bool else _is_true(value)
+        return value if is_true is (mark == "||") else _evaluate(simple[2], look)
     if mark == ".":
         if type(value) is list and simple[2] == "length":
             return len(value)
@@ -328,13 +331,11 @@ def _evaluate(simple: Simple, look: Callable[[str], Any]) -> Any:
         raise LookupError
     if mark == "!":
         return not _is_true(value)
-    if mark in ("||", "&&"):
-        return value if _is_true(value) is (mark == "||") else _evaluate(simple[2], look)
     return _compare(mark, _primitive(value), _primitive(_evaluate(simple[2], look)))
 
 
 def _compare(mark: str, one: Any, other: Any) -> bool:
-    is_alike = _kind(one) is _kind(other)
+    is_alike = type(one) is type(other) or {type(one), type(other)} == {int, float}
     if mark in ("===", "!=="):
         return (is_alike and one == other) is (mark == "===")
     if not is_alike:  # they would be converted
@@ -342,13 +343,9 @@ def _compare(mark: str, one: Any, other: Any) -> bool:
     if mark in ("==", "!="):
         return (one == other) is (mark == "==")
     # Texts are ordered by halves of characters there, which is another order beyond ASCII.
-    if _kind(one) is int or (type(one) is str and one.isascii() and other.isascii()):
+    if type(one) in (int, float) or (type(one) is str and one.isascii() and other.isascii()):
         return bool(_ORDERS[mark](one, other))
     raise LookupError
-
-
-def _kind(value: Any) -> type:
-    return int if type(value) is float else type(value)
 
 
 def _is_true(value: Any) -> bool:
@@ -358,7 +355,7 @@ def _is_true(value: Any) -> bool:
 def _primitive(value: Any) -> Any:
     """A value that is the same in both languages, or LookupError."""
     kind = type(value)
-    if value is None or kind is bool or (kind is int and -LARGEST <= value <= LARGEST):
+    if kind is bool or (kind is int and -LARGEST <= value <= LARGEST) or value is None:
         return value
     if kind is float and value - value == 0:  # finite
         return value
