@@ -68,6 +68,7 @@ _WAL_KEPT = 16 * 1024 * 1024  # after a burst the log is cut back to this
 _AGAIN_S = 0.01
 _SUFFIXES = ("", "-wal", "-shm")
 _NOT_STORABLE = (UnicodeEncodeError, OverflowError)
+_ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # of a statement
 _KINDS = {
     sqlite3.SQLITE_BUSY: ("locked", "another process has kept it locked for {busy:g} s; see who, and try again"),
     sqlite3.SQLITE_LOCKED: ("locked", "it is locked; try again"),
@@ -95,7 +96,6 @@ class Database:
         self.clock = clock
         self._busy_s = busy_timeout_s
         self._waits_s = busy_timeout_s  # for the lock, as the connection is set now
-        self._known = len(schema.MIGRATIONS)
         self._open: Literal["", "read", "write"] = ""  # the transaction
         self._broken = False  # a part of it failed, so that all of it must
         self._durable = True
@@ -107,7 +107,7 @@ class Database:
             raise self._explained(error) from None
         try:
             self._prepare()
-            schema.migrate(self, schema.MIGRATIONS)
+            self._create_tables()
             self.rows("SELECT 1 FROM runs LIMIT 1")  # the log and its index are open from the first reading on
             self._files = self._identities()
         except BaseException:
@@ -188,7 +188,7 @@ class Database:
             raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
         try:
             self._connection.executemany(sql, rows)
-        except (sqlite3.Error, *_NOT_STORABLE) as error:
+        except _ERRORS as error:
             raise self._explained(error, about) from None
 
     def rows(self, sql: str, values: Sequence[Any] = (), about: str = "") -> list[tuple[Any, ...]]:
@@ -197,7 +197,7 @@ class Database:
             self._refuse_strange()
         try:
             return self._connection.execute(sql, values).fetchall()
-        except (sqlite3.Error, *_NOT_STORABLE) as error:
+        except _ERRORS as error:
             raise self._explained(error, about) from None
 
     def verify(self) -> None:
@@ -258,7 +258,7 @@ class Database:
     def _run(self, sql: str, values: Sequence[Any] = (), about: str = "") -> sqlite3.Cursor:
         try:
             return self._connection.execute(sql, values)
-        except (sqlite3.Error, *_NOT_STORABLE) as error:
+        except _ERRORS as error:
             raise self._explained(error, about) from None
 
     def _make_file(self) -> None:
@@ -296,6 +296,19 @@ class Database:
             raise StoreError(f"{self.path}: no write-ahead log on this file system (got {mode})", kind="forbidden")
         self._run("PRAGMA synchronous = FULL")
 
+    def _create_tables(self) -> None:
+        if self._version() == schema.VERSION:
+            return
+        with self.transaction():
+            if self._version() == 0:  # read again under the lock: another process may have created them meanwhile
+                for statement in schema.STATEMENTS:
+                    self.execute(statement)
+                self.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+    def _version(self) -> int:
+        found: int = self._run("PRAGMA user_version").fetchone()[0]
+        return found
+
     def _log_ahead(self) -> str:
         """Switching to WAL fails at once, timeout or not, while another process that has just started does the same."""
         deadline = time.monotonic() + self._busy_s
@@ -310,7 +323,7 @@ class Database:
     def _refuse_strange(self) -> None:
         """Whatever happened to the files since we opened them."""
         self._refuse_replaced()
-        schema.refuse_newer(self.path, self._run("PRAGMA user_version").fetchone()[0], self._known)
+        schema.refuse_other(self.path, self._version())
 
     def _refuse_replaced(self) -> None:
         """SQLite goes on writing into files that were removed, where nobody finds it."""
@@ -340,7 +353,8 @@ class Database:
         about = f" ({about})" if about else ""
         if isinstance(error, _NOT_STORABLE):
             return StoreError(f"the journal cannot keep this: {error}{about}", kind="value")
-        if code is None and isinstance(error, sqlite3.OperationalError):  # a text that is not UTF-8: not written by us
+        if code is None and isinstance(error, sqlite3.OperationalError | UnicodeDecodeError):
+            # A text, or SQLite's message about a text, that is not UTF-8: not written by us.
             return self.damaged(str(error).replace("\n", " "))
         if code is None:  # the module's own: the connection is closed, or used from another thread
             return StoreError(f"{self.path}: {error}", kind="closed")
