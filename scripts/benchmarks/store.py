@@ -59,12 +59,11 @@ def _durable(database: Database, run_id: str, directory: str, rounds: int) -> li
 
 
 def _inside(database: Database, run_id: str, rounds: int) -> Figure:
-    steps, journal, taken = Steps(database), Journal(database), []
+    journal, taken = Journal(database), []
     start, last = journal.run(run_id).start, journal.last_seq(run_id)
     for number in range(rounds):
         begin = time.perf_counter()
         with database.transaction(durable=False):
-            steps.record(run_id, f"inside.{number}", {"value": number})
             writes = [[[], [[["raw", "count"], number, "set"]]]]
             journal.append_all(run_id, start, last + number, [("step_completed", {"number": number}, writes)])
         taken.append(time.perf_counter() - begin)
@@ -95,6 +94,6 @@ def _read_back(directory: str) -> Figure:
     begin = time.perf_counter()
     with open_database(directory) as database:
         database.verify()
-        assert len(Steps(database).completed(run_id)) == STEPS
+        assert len(Steps(database).steps(run_id)) == STEPS
         assert len(Journal(database).events(run_id)) == STEPS + 1
     return Figure(f"store: open, verify, read {STEPS:,} steps back", time.perf_counter() - begin, "s", limit=1)

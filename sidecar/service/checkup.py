@@ -99,8 +99,7 @@ def _database(root: str) -> Iterator[Finding]:
         yield problem("database", str(error), "runs cannot be started or resumed until that is mended")
         return
     size = sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))
-    version = len(schema.MIGRATIONS)
-    yield fine("database", f"sound, version {version}, {size / _MEGABYTE:.1f} MB, {runs} runs")
+    yield fine("database", f"sound, version {schema.VERSION}, {size / _MEGABYTE:.1f} MB, {runs} runs")
     if stat.S_IMODE(status.st_mode) & 0o077:
         text = f"{path} can be read by others, and prompts and environments are in it"
         yield problem("database", text, f"chmod 600 '{path}'")

@@ -53,7 +53,6 @@ def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_mo
                 gone.append(run_id)
     if gone:
         with database.transaction():
-            database.execute(_DROP_DEFINITIONS)
             database.execute(_DROP_LOOSE_AGENTS)
         database.shrink(_PAGES)
     return gone
@@ -72,4 +71,3 @@ def _stands(journal: Journal, run_id: str, status: str, changed_at: float) -> bo
 _DROP_RUN = "DELETE FROM runs WHERE run_id = ?"
 _DROP_AGENTS = "DELETE FROM agents WHERE run_id = ? AND ended IS NOT NULL"
 _DROP_LOOSE_AGENTS = "DELETE FROM agents WHERE run_id IS NULL AND ended IS NOT NULL"
-_DROP_DEFINITIONS = "DELETE FROM definitions WHERE hash NOT IN (SELECT definition FROM runs)"

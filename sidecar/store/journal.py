@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from sidecar.errors import StoreError
 from sidecar.model.agent import AgentRecord
 from sidecar.model.run import RunEvent
-from sidecar.store.db import dump, load, plain, seal
+from sidecar.store.db import dump, load, pack, plain, seal, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,7 +37,6 @@ class StoredRun:
     workflow: str
     workspace: str | None
     driver: str
-    definition: str  # which one: the hash of its text
     inputs: dict[str, Any]
     details: dict[str, Any]
     status: Status
@@ -129,27 +128,10 @@ class Journal:
     ) -> StoredRun:
         """A run that is pending, with the text of the definition that it will keep for life."""
         now = self._db.clock()
-        text = dump(definition)
-        name = hashlib.sha256(text.encode()).hexdigest()
-        given = (
-            run_id,
-            workflow,
-            workspace,
-            driver,
-            name,
-            plain(inputs),
-            plain(details or {}),
-            "pending",
-            0,
-            None,
-            now,
-            now,
-            None,
-        )
-        columns = _columns(StoredRun(*given))  # type: ignore[arg-type]
+        run = StoredRun(run_id, workflow, workspace, driver, inputs, details or {}, "pending", 0, None, now, now, None)
+        columns = _columns(run)
         with self._db.transaction():
-            self._db.execute(_ADD_DEFINITION, (name, text))
-            self._db.execute(_ADD_RUN, (*columns, seal(*columns)), f"run {run_id}")
+            self._db.execute(_ADD_RUN, (*columns, seal(*columns), pack(definition)), f"run {run_id}")
         return self.run(run_id)
 
     def begin(self, run_id: str, data: dict[str, Any] | None = None) -> int:
@@ -284,11 +266,13 @@ class Journal:
 
     def definition(self, run_id: str) -> str:
         """The text of the definition that the run started with."""
-        for name, text in self._db.rows(_DEFINITION, (run_id,)):
-            if hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() != name:
-                raise self._db.damaged(f"the definition of run {run_id}")
-            return str(load(text))
-        raise StoreError(f"the journal knows no run {run_id}", kind="missing")
+        rows = self._db.rows(_DEFINITION, (run_id,))
+        if not rows:
+            raise StoreError(f"the journal knows no run {run_id}", kind="missing")
+        try:
+            return str(unpack(rows[0][0]))
+        except (TypeError, ValueError, zlib.error):
+            raise self._db.damaged(f"the definition of run {run_id}") from None
 
     def take_signal(self, run_id: str, signal_id: str, kind: str, outcome: str = "applied") -> bool:
         """Note that the run has taken this signal; False where it already had."""
@@ -319,7 +303,7 @@ class Journal:
     def _change(self, run: StoredRun, **changes: Any) -> StoredRun:
         run = replace(run, updated_at=self._db.clock(), **changes)
         columns = _columns(run)
-        _, _, _, driver, _, _, details, status, start, reason, _, updated_at, ended_at = columns
+        _, _, _, driver, _, details, status, start, reason, _, updated_at, ended_at = columns
         values = (driver, details, status, start, reason, updated_at, ended_at, seal(*columns), run.run_id)
         self._db.execute(_CHANGE_RUN, values, f"run {run.run_id}")
         return run
@@ -328,8 +312,8 @@ class Journal:
         *columns, sealed = row
         if seal(*columns) != sealed:
             raise self._db.damaged(f"run {row[0]}")
-        run_id, workflow, workspace, driver, definition, inputs, details, status, start, reason, *times = columns
-        known = (run_id, workflow, load(workspace), driver, definition, load(inputs), load(details))
+        run_id, workflow, workspace, driver, inputs, details, status, start, reason, *times = columns
+        known = (run_id, workflow, load(workspace), driver, load(inputs), load(details))
         return StoredRun(*known, status, start, load(reason), *times)
 
 
@@ -353,7 +337,7 @@ def _event(row: tuple[Any, ...]) -> Event:
 
 def _columns(run: StoredRun) -> tuple[Any, ...]:
     return (
-        *(run.run_id, run.workflow, dump(run.workspace), run.driver, run.definition, dump(run.inputs)),
+        *(run.run_id, run.workflow, dump(run.workspace), run.driver, dump(run.inputs)),
         *(dump(run.details), run.status, run.start, dump(run.reason), run.created_at, run.updated_at, run.ended_at),
     )
 
@@ -375,7 +359,6 @@ class Step:
     status: StepStatus
     began_at: float
     ended_at: float | None
-    input: Any
     outcome: Any  # its result, or why it failed
 
 
@@ -386,31 +369,32 @@ class Steps:
         self._db = database
         self._begun: dict[tuple[str, str, int], tuple[Any, ...]] = {}  # rows of our own that are in flight
 
-    def begin(self, run_id: str, key: str, value: object = None, *, durable: bool = True) -> int:
-        """Before its effect: the step is in flight. Gives the attempt's number.
+    def begin(self, run_id: str, key: str) -> int:
+        """Before its effect: the step is in flight. Returns the attempt's number.
 
         An attempt that is still in flight belonged to an owner that died: it ends as interrupted, and if that owner
         should be alive after all, its result is refused.
         """
-        text = dump(value)
-        with self._db.transaction(durable=durable):
-            return self._add(run_id, key, "begun", text, "null")
+        with self._db.transaction():
+            last = self._last(run_id, key)
+            if last is not None and last[4] == "begun":
+                self._end(last, "interrupted", None)
+            attempt: int = last[3] + 1 if last else 1
+            number = self._db.rows(_LAST_STEP, (run_id,))[0][0] + 1
+            columns = (run_id, number, key, attempt, "begun", self._db.clock(), None, "null")
+            self._db.execute(_ADD_STEP, (*columns, seal(*columns)), f"run {run_id}, step {key}")
+            self._begun[run_id, key, attempt] = columns
+        return attempt
 
-    def complete(self, run_id: str, key: str, attempt: int, result: object = None, *, durable: bool = True) -> None:
+    def complete(self, run_id: str, key: str, attempt: int, result: object = None) -> None:
         """After its effect: done for ever."""
-        with self._db.transaction(durable=durable):
+        with self._db.transaction():
             self._end_attempt(run_id, key, attempt, "completed", result)
 
-    def fail(self, run_id: str, key: str, attempt: int, error: object, *, durable: bool = True) -> None:
+    def fail(self, run_id: str, key: str, attempt: int, error: object) -> None:
         """This attempt is over; another may begin."""
-        with self._db.transaction(durable=durable):
+        with self._db.transaction():
             self._end_attempt(run_id, key, attempt, "failed", error)
-
-    def record(self, run_id: str, key: str, result: object = None, *, durable: bool = False) -> None:
-        """A step without an effect outside, such as a condition: begun and completed in one row."""
-        text = dump(result)
-        with self._db.transaction(durable=durable):
-            self._add(run_id, key, "completed", "null", text)
 
     def last(self, run_id: str, key: str) -> Step | None:
         """The latest attempt at it."""
@@ -424,10 +408,6 @@ class Steps:
             if row[1] != expected:
                 raise self._db.damaged(f"step {expected} of run {run_id} is missing")
         return [_step(self._checked(row)) for row in rows]
-
-    def completed(self, run_id: str) -> dict[str, Any]:
-        """The result of every step that is done, by key."""
-        return {step.key: step.outcome for step in self.steps(run_id) if step.status == "completed"}
 
     def _last(self, run_id: str, key: str) -> tuple[Any, ...] | None:
         rows = self._db.rows(_LAST_ATTEMPT, (run_id, key))
@@ -443,19 +423,6 @@ class Steps:
             raise StoreError(message, kind="conflict")
         return row
 
-    def _add(self, run_id: str, key: str, status: StepStatus, *texts: str) -> int:
-        last = self._last(run_id, key)
-        if last is not None and last[4] == "begun":
-            self._end(last, "interrupted", None)
-        attempt: int = last[3] + 1 if last else 1
-        number = self._db.rows(_LAST_STEP, (run_id,))[0][0] + 1
-        now = self._db.clock()
-        columns = (run_id, number, key, attempt, status, now, None if status == "begun" else now, *texts)
-        self._db.execute(_ADD_STEP, (*columns, seal(*columns)), f"run {run_id}, step {key}")
-        if status == "begun":
-            self._begun[run_id, key, attempt] = columns
-        return attempt
-
     def _end_attempt(self, run_id: str, key: str, attempt: int, status: StepStatus, outcome: object) -> None:
         row = self._begun.pop((run_id, key, attempt), None)
         # Somebody who took us for dead may have ended it since: then nothing is changed, and the row says what it is.
@@ -463,9 +430,9 @@ class Steps:
             self._end(self._in_flight(run_id, key, attempt), status, outcome)
 
     def _end(self, row: tuple[Any, ...], status: StepStatus, outcome: object) -> bool:
-        run_id, number, key, attempt, _, began_at, _, value, _ = row
+        run_id, number, key, attempt, _, began_at, _, _ = row
         now, text = self._db.clock(), dump(outcome)
-        sealed = seal(run_id, number, key, attempt, status, began_at, now, value, text)
+        sealed = seal(run_id, number, key, attempt, status, began_at, now, text)
         values = (status, now, text, sealed, run_id, number)
         return self._db.execute(_END_STEP, values, f"run {run_id}, step {key}") == 1
 
@@ -477,8 +444,8 @@ class Steps:
 
 
 def _step(columns: tuple[Any, ...]) -> Step:
-    run_id, number, key, attempt, status, began_at, ended_at, value, outcome = columns
-    return Step(run_id, number, key, attempt, status, began_at, ended_at, load(value), load(outcome))
+    run_id, number, key, attempt, status, began_at, ended_at, outcome = columns
+    return Step(run_id, number, key, attempt, status, began_at, ended_at, load(outcome))
 
 
 # The agents that were started, so that a later sidecar finds those whose owner died; each of them ends once.
@@ -634,12 +601,10 @@ class Transformations:
 # ruff: noqa: S608 - what is put into these texts are the names of columns below
 
 _RUN_COLUMNS = (
-    "run_id, workflow, workspace, driver, definition, inputs, details, status, start, reason, created_at, updated_at, "
-    "ended_at"
+    "run_id, workflow, workspace, driver, inputs, details, status, start, reason, created_at, updated_at, ended_at"
 )
-_ADD_DEFINITION = "INSERT OR IGNORE INTO definitions (hash, text) VALUES (?, ?)"
-_DEFINITION = "SELECT hash, text FROM definitions WHERE hash = (SELECT definition FROM runs WHERE run_id = ?)"
-_ADD_RUN = f"INSERT INTO runs ({_RUN_COLUMNS}, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_DEFINITION = "SELECT definition FROM runs WHERE run_id = ?"
+_ADD_RUN = f"INSERT INTO runs ({_RUN_COLUMNS}, seal, definition) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _CHANGE_RUN = """UPDATE runs SET driver = ?, details = ?, status = ?, start = ?, reason = ?, updated_at = ?,
     ended_at = ?, seal = ? WHERE run_id = ?"""
 _RUN = f"SELECT {_RUN_COLUMNS}, seal FROM runs WHERE run_id = ?"
@@ -663,10 +628,10 @@ _ADD_SIGNAL = """INSERT INTO signals (run_id, signal_id, kind, outcome, start, a
     ON CONFLICT DO NOTHING"""
 _SIGNALS = "SELECT run_id, signal_id, kind, outcome, start, at, seal FROM signals WHERE run_id = ? ORDER BY signal_id"
 
-_STEP_COLUMNS = "run_id, number, key, attempt, status, began_at, ended_at, input, outcome"
+_STEP_COLUMNS = "run_id, number, key, attempt, status, began_at, ended_at, outcome"
 _LAST_STEP = "SELECT COALESCE(MAX(number), 0) FROM steps WHERE run_id = ?"
 _LAST_ATTEMPT = f"SELECT {_STEP_COLUMNS}, seal FROM steps WHERE run_id = ? AND key = ? ORDER BY attempt DESC LIMIT 1"
-_ADD_STEP = f"INSERT INTO steps ({_STEP_COLUMNS}, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_STEP = f"INSERT INTO steps ({_STEP_COLUMNS}, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _END_STEP = """UPDATE steps SET status = ?, ended_at = ?, outcome = ?, seal = ?
     WHERE run_id = ? AND number = ? AND status = 'begun'"""
 _STEPS = f"SELECT {_STEP_COLUMNS}, seal FROM steps WHERE run_id = ? ORDER BY number"

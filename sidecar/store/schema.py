@@ -1,28 +1,22 @@
-"""The database's versions: each entry leads from one to the next, in one transaction, however many start at once.
+"""The tables of the journal, and the one version of them that this sidecar reads and writes.
 
 The rules that must never be broken are here, as indexes and triggers: no caller, and no second process, gets past them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
 from sidecar.errors import StoreError
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+VERSION = 2
 
-
-_RUNS = (
+STATEMENTS = (
     # AUTOINCREMENT: the newest run has the highest number, even after others were deleted and if the clock went back.
     # `workspace` and `reason` are JSON, because a path can hold bytes that are no text.
     """CREATE TABLE runs (
         number INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL UNIQUE, workflow TEXT NOT NULL,
-        workspace TEXT NOT NULL, driver TEXT NOT NULL, definition TEXT NOT NULL REFERENCES definitions (hash),
-        inputs TEXT NOT NULL, details TEXT NOT NULL, status TEXT NOT NULL, start INTEGER NOT NULL,
-        reason TEXT NOT NULL, created_at REAL NOT NULL, updated_at REAL NOT NULL, ended_at REAL, seal INTEGER NOT NULL)
-    """,
-    "CREATE TABLE definitions (hash TEXT PRIMARY KEY, text TEXT NOT NULL)",
+        workspace TEXT NOT NULL, driver TEXT NOT NULL, inputs TEXT NOT NULL, details TEXT NOT NULL,
+        status TEXT NOT NULL, start INTEGER NOT NULL, reason TEXT NOT NULL, created_at REAL NOT NULL,
+        updated_at REAL NOT NULL, ended_at REAL, seal INTEGER NOT NULL, definition BLOB)""",
     """CREATE TRIGGER runs_one_start_after_the_other BEFORE UPDATE OF start ON runs WHEN NEW.start != OLD.start BEGIN
         SELECT RAISE(ABORT, 'the starts of a run follow each other') WHERE NEW.start != OLD.start + 1;
         SELECT RAISE(ABORT, 'a completed run is not started again') WHERE OLD.status = 'completed';
@@ -43,13 +37,11 @@ _RUNS = (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, signal_id TEXT NOT NULL, kind TEXT NOT NULL,
         outcome TEXT NOT NULL, start INTEGER NOT NULL, at REAL NOT NULL, seal INTEGER NOT NULL,
         PRIMARY KEY (run_id, signal_id)) WITHOUT ROWID""",
-)
-_STEPS = (
     """CREATE TABLE steps (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL, key TEXT NOT NULL,
         attempt INTEGER NOT NULL,
         status TEXT NOT NULL CHECK (status IN ('begun', 'completed', 'failed', 'interrupted')),
-        began_at REAL NOT NULL, ended_at REAL, input TEXT NOT NULL, outcome TEXT NOT NULL, seal INTEGER NOT NULL,
+        began_at REAL NOT NULL, ended_at REAL, outcome TEXT NOT NULL, seal INTEGER NOT NULL,
         PRIMARY KEY (run_id, number)) WITHOUT ROWID""",
     "CREATE UNIQUE INDEX steps_attempts ON steps (run_id, key, attempt)",
     # Triggers instead of further unique indexes: each index is one more page to write for every step, and whoever
@@ -71,8 +63,6 @@ _STEPS = (
         step TEXT NOT NULL, handed_at REAL NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, task_id))
         WITHOUT ROWID""",
     "CREATE UNIQUE INDEX handouts_to_one_task ON handouts (run_id, key)",
-)
-_STATES = (
     # With a rowid: rows as large as these make a table without one slow.
     """CREATE TABLE checkpoints (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL, at REAL NOT NULL,
@@ -84,50 +74,24 @@ _STATES = (
     "CREATE INDEX agents_not_ended ON agents (agent_id) WHERE ended IS NULL",
     """CREATE TRIGGER agents_end_once BEFORE UPDATE ON agents WHEN OLD.ended IS NOT NULL
     BEGIN SELECT RAISE(ABORT, 'an agent ends only once'); END""",
-)
-_TRANSFORMATIONS = (
     """CREATE TABLE transformations (
         run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE, number INTEGER NOT NULL,
         applied INTEGER NOT NULL, traces TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (run_id, number))
         WITHOUT ROWID""",
 )
-# Entry n leads from version n to version n + 1. What has been released stands; a change is a new entry.
-MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_RUNS, *_STEPS, *_STATES, *_TRANSFORMATIONS),)
 
 
-class Target(Protocol):
-    """What a migration needs of a database."""
-
-    path: str
-
-    def transaction(self) -> AbstractContextManager[None]: ...
-    def execute(self, sql: str) -> int: ...
-    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
-
-
-def migrate(database: Target, migrations: tuple[tuple[str, ...], ...]) -> None:
-    """Bring the database to the newest version of those given."""
-    if _version(database, len(migrations)) == len(migrations):
-        return
-    with database.transaction():
-        # Asked again under the lock: somebody else may have done it meanwhile.
-        for statements in migrations[_version(database, len(migrations)) :]:
-            for statement in statements:
-                database.execute(statement)
-        database.execute(f"PRAGMA user_version = {len(migrations)}")
-
-
-def refuse_newer(path: str, version: int, known: int) -> None:
-    """An older sidecar would misread what a newer one wrote."""
-    if version > known:
+def refuse_other(path: str, version: int) -> None:
+    """StoreError where a database was written by a sidecar whose tables are others; 0 is one without tables yet."""
+    if version > VERSION:
         raise StoreError(
-            f"{path} was written by a newer sidecar (version {version} of the database; this sidecar knows {known}): "
+            f"{path} was written by a newer sidecar (version {version} of the database; this sidecar knows {VERSION}): "
             "upgrade sidecar",
             kind="newer",
         )
-
-
-def _version(database: Target, known: int) -> int:
-    version: int = database.rows("PRAGMA user_version")[0][0]
-    refuse_newer(database.path, version, known)
-    return version
+    if 0 < version < VERSION:
+        raise StoreError(
+            f"{path} was written by an older sidecar (version {version} of the database; this sidecar reads only "
+            f"{VERSION}): end its runs with that sidecar, then move it away (and its -wal and -shm)",
+            kind="older",
+        )

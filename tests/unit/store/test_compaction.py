@@ -14,7 +14,7 @@ from sidecar.store.db import Database
 from sidecar.store.journal import Agents, Handouts, Journal, Steps
 
 KEEP = Keep(newest=2, age_s=100)
-TABLES = ("events", "steps", "checkpoints", "handouts", "signals", "runs", "definitions")
+TABLES = ("events", "steps", "checkpoints", "handouts", "signals", "runs")
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_clock_that_jumped_back_deletes_nothing(journal: Journal, database: Da
 def test_everything_that_a_run_had_goes_with_it_except_agents_that_may_be_alive(
     journal: Journal, database: Database, run_id: str
 ) -> None:
-    Steps(database).record(run_id, "one", "result")
+    Steps(database).begin(run_id, "one")
     Checkpoints(database).save(run_id, {"text": "x" * 100_000})
     Handouts(database).hand_out(run_id, "", "two", {})
     journal.take_signal(run_id, "sig", "stop")

@@ -159,12 +159,6 @@ def test_runs_are_found_by_how_they_stand(journal: Journal) -> None:
     assert len(journal.standings()) == 4
 
 
-def test_a_definition_is_stored_once_for_all_its_runs(journal: Journal, database: Database) -> None:
-    for number in range(3):
-        journal.create(f"R{number}", "x", definition="same", inputs={})
-    assert database.rows("SELECT COUNT(*) FROM definitions") == [(1,)]
-
-
 def test_a_signal_is_taken_once_by_each_run(journal: Journal, run_id: str) -> None:
     journal.create("S", "x", definition="", inputs={})
     assert journal.take_signal(run_id, "sig", "stop")
@@ -191,7 +185,8 @@ def test_what_was_written_to_a_state_stands_in_the_event_that_followed(journal: 
         ("DELETE FROM events WHERE seq = 1", lambda journal: journal.events("R")),
         ("UPDATE events SET replayed = '{}'", lambda journal: journal.events("R")),
         ("UPDATE signals SET signal_id = 'other'", lambda journal: journal.signals("R")),
-        ("UPDATE definitions SET text = '\"other\"'", lambda journal: journal.definition("R")),
+        ("UPDATE runs SET definition = x'00'", lambda journal: journal.definition("R")),
+        ("UPDATE runs SET definition = NULL", lambda journal: journal.definition("R")),
     ],
 )
 def test_what_was_changed_behind_our_back_is_damage(

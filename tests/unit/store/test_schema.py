@@ -1,8 +1,9 @@
-"""Versions of the database: brought forward once, and never misread."""
+"""Versions of the database: created once, and one of another version is never misread."""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,55 +16,50 @@ from sidecar.store.journal import Journal
 if TYPE_CHECKING:
     from pathlib import Path
 
-ADD_COLUMN = ("ALTER TABLE runs ADD COLUMN colour TEXT",)
+
+def set_version(path: str, version: int) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"PRAGMA user_version = {version}")
 
 
-def with_one_more(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, statements))
-
-
-def test_an_older_database_is_brought_forward_and_keeps_its_runs(
-    database: Database, run_id: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("version", "kind", "message"),
+    [
+        (schema.VERSION + 97, "newer", r"version 99 of the database; .* upgrade sidecar"),
+        (schema.VERSION - 1, "older", r"version 1 of the database; .* move it away"),
+    ],
+)
+def test_a_database_of_another_version_is_refused_in_one_line(
+    tmp_path: Path, version: int, kind: str, message: str
 ) -> None:
-    database.close()
-    with_one_more(monkeypatch, *ADD_COLUMN)
-    for _ in range(2):
-        with Database(database.path) as newer:
-            assert newer.rows("PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
-            assert newer.rows("SELECT colour FROM runs") == [(None,)]
-            assert Journal(newer).run(run_id).status == "running"
-
-
-def test_an_older_sidecar_refuses_a_newer_database_in_one_line(tmp_path: Path) -> None:
     path = str(tmp_path / "sidecar.db")
     Database(path).close()
-    raw = sqlite3.connect(path, isolation_level=None)
-    raw.execute("PRAGMA user_version = 99")
-    raw.close()
-    with pytest.raises(StoreError, match=r"version 99 of the database; .* upgrade sidecar") as refused:
+    set_version(path, version)
+    with pytest.raises(StoreError, match=message) as refused:
         Database(path)
-    assert refused.value.kind == "newer"
+    assert refused.value.kind == kind
+    assert path in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_an_older_sidecar_that_has_it_open_stops_using_it_when_a_newer_one_migrates(
-    database: Database, run_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_one_more(monkeypatch, *ADD_COLUMN)
-    Database(database.path).close()
+def test_a_sidecar_that_has_it_open_stops_using_it_when_a_newer_one_changes_it(database: Database, run_id: str) -> None:
+    set_version(database.path, 99)
     for attempt in (lambda: Journal(database).append(run_id, "old"), lambda: Journal(database).events(run_id)):
         with pytest.raises(StoreError) as refused:
             attempt()
         assert refused.value.kind == "newer"
 
 
-def test_a_migration_that_fails_leaves_the_version_before(
-    database: Database, run_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_are_at_most_eight_tables(database: Database) -> None:
+    found = database.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    assert len(found) <= 8, found
+
+
+def test_tables_that_cannot_be_created_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "sidecar.db")
     with monkeypatch.context() as broken:
-        with_one_more(broken, *ADD_COLUMN, "CREATE TABLE runs (again)")
+        broken.setattr(schema, "STATEMENTS", (*schema.STATEMENTS, "CREATE TABLE runs (again)"))
         with pytest.raises(StoreError):
-            Database(database.path)
-    assert database.rows("PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
-    assert "colour" not in [row[1] for row in database.rows("PRAGMA table_info(runs)")]
-    assert Journal(database).run(run_id).status == "running"
+            Database(path)
+    with Database(path) as database:
+        assert Journal(database).runs() == []

@@ -15,12 +15,13 @@ def steps(database: Database) -> Steps:
 
 
 def test_a_step_is_begun_completed_and_read_back(steps: Steps, run_id: str) -> None:
-    assert steps.begin(run_id, "build", {"command": "make"}) == 1
+    assert steps.begin(run_id, "build") == 1
     steps.complete(run_id, "build", 1, {"exit_code": 0})
     (step,) = steps.steps(run_id)
     assert (step.key, step.attempt, step.status) == ("build", 1, "completed")
-    assert (step.input, step.outcome) == ({"command": "make"}, {"exit_code": 0})
-    assert steps.completed(run_id) == {"build": {"exit_code": 0}}
+    assert step.outcome == {"exit_code": 0}
+    assert steps.last(run_id, "build") == step
+    assert steps.last(run_id, "other") is None
 
 
 def test_a_completed_step_is_never_begun_or_completed_again(steps: Steps, run_id: str) -> None:
@@ -29,24 +30,22 @@ def test_a_completed_step_is_never_begun_or_completed_again(steps: Steps, run_id
         lambda: steps.begin(run_id, "build"),
         lambda: steps.complete(run_id, "build", 1, "second"),
         lambda: steps.fail(run_id, "build", 1, "second"),
-        lambda: steps.record(run_id, "build", "second"),
     ):
         with pytest.raises(StoreError) as refused:
             again()
         assert refused.value.kind == "conflict"
-    assert steps.completed(run_id) == {"build": "first"}
-    assert len(steps.steps(run_id)) == 1
+    assert [(step.status, step.outcome) for step in steps.steps(run_id)] == [("completed", "first")]
 
 
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
         (
-            "INSERT INTO steps SELECT run_id, 9, key, 9, 'begun', 0, 0, '', '', 0 FROM steps WHERE number = 1",
+            "INSERT INTO steps SELECT run_id, 9, key, 9, 'begun', 0, 0, '', 0 FROM steps WHERE number = 1",
             "completed",
         ),
         (
-            "INSERT INTO steps SELECT run_id, 9, key, 9, 'begun', 0, 0, '', '', 0 FROM steps WHERE number = 2",
+            "INSERT INTO steps SELECT run_id, 9, key, 9, 'begun', 0, 0, '', 0 FROM steps WHERE number = 2",
             "in flight",
         ),
         ("UPDATE steps SET outcome = '2' WHERE number = 1", "never changes"),
@@ -77,21 +76,15 @@ def test_a_failed_step_may_be_tried_again_with_the_next_number(steps: Steps, run
 def test_a_step_in_flight_when_its_owner_died_is_begun_again_and_the_late_result_refused(
     steps: Steps, run_id: str
 ) -> None:
-    steps.begin(run_id, "build", {1: "a", "1": "b"})
+    steps.begin(run_id, "build")
     assert steps.begin(run_id, "build") == 2
     with pytest.raises(StoreError, match="attempt 1 is not in flight: attempt 2 is begun"):
         steps.complete(run_id, "build", 1, "late")
     steps.complete(run_id, "build", 2, "right")
-    assert [step.status for step in steps.steps(run_id)] == ["interrupted", "completed"]
-    assert steps.completed(run_id) == {"build": "right"}
-
-
-def test_an_internal_step_is_one_row(steps: Steps, run_id: str) -> None:
-    steps.record(run_id, "check[1]", True)
-    last = steps.last(run_id, "check[1]")
-    assert last is not None
-    assert (last.status, last.outcome, last.attempt) == ("completed", True, 1)
-    assert steps.last(run_id, "check[2]") is None
+    assert [(step.status, step.outcome) for step in steps.steps(run_id)] == [
+        ("interrupted", None),
+        ("completed", "right"),
+    ]
 
 
 def test_what_was_never_begun_cannot_be_completed(steps: Steps, run_id: str) -> None:
@@ -109,8 +102,8 @@ def test_what_was_never_begun_cannot_be_completed(steps: Steps, run_id: str) -> 
 def test_a_step_that_was_changed_or_lost_behind_our_back_is_damage(
     steps: Steps, run_id: str, database: Database, damage: str
 ) -> None:
-    steps.record(run_id, "one", 1)
-    steps.record(run_id, "two", 2)
+    steps.complete(run_id, "one", steps.begin(run_id, "one"), 1)
+    steps.complete(run_id, "two", steps.begin(run_id, "two"), 1)
     database.rows("DROP TRIGGER steps_ended_stands")
     with database.transaction():
         database.execute(damage)
@@ -132,5 +125,5 @@ def test_a_step_costs_no_more_work_in_a_long_run_than_in_a_short_one(
     short = work("first")
     with database.transaction():
         for number in range(2_000):
-            steps.record(run_id, f"step.{number}", number)
+            steps.complete(run_id, f"step.{number}", steps.begin(run_id, f"step.{number}"))
     assert 0 < work("last") < 2 * short
