@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
 
 class SidecarError(Exception):
     """Something went wrong that a person can mend; `str()` of it is one line that says what and how."""
@@ -117,3 +122,10 @@ class JournalLocked(StoreError):  # noqa: N818 - the name says it
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="locked")
+
+
+def alone(error: Exception) -> Exception:
+    """An error without the groups that the task groups on its way have put around it."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -16,10 +16,10 @@ import anyio
 from benchmarks.report import Figure
 from sidecar import config
 from sidecar.catalog import workflows
-from sidecar.engine.context import Context, Handler
-from sidecar.engine.execution import Execution
 from sidecar.engine.owner import Owner
+from sidecar.engine.server_driven import ServerDriven
 from sidecar.engine.steps import HANDLERS
+from sidecar.engine.steps.context import Context, Handler
 from sidecar.model.steps import Wait
 from sidecar.service import starting
 from sidecar.service.project import Project
@@ -89,7 +89,7 @@ async def _execute(project: Project, owner: Owner, text: str, name: str) -> tupl
     prepared = starting.prepare(project, _definition(project.root, name, text), {})
     run_id = starting.create(project.root, owner.journal, prepared)
     begin = time.perf_counter()
-    ending = await Execution(owner, run_id, lambda _: None).execute()
+    ending = await ServerDriven(owner, run_id, lambda _: None).execute()
     assert ending.status == "completed", ending
     return run_id, time.perf_counter() - begin
 
@@ -151,11 +151,11 @@ async def _resumed(project: Project, owner: Owner, steps: int) -> Figure:
     text = _LOOP.format(rounds=steps) + "  - {id: end, type: exit, status: failed, message: here}\n"
     prepared = starting.prepare(project, _definition(project.root, "long", text), {})
     run_id = starting.create(project.root, owner.journal, prepared)
-    assert (await Execution(owner, run_id, lambda _: None).execute()).status == "failed"
+    assert (await ServerDriven(owner, run_id, lambda _: None).execute()).status == "failed"
     begin = time.perf_counter()
     with RunLock(project.root, run_id):
         starting.begin_again(project.root, owner.journal, owner.journal.run(run_id), "server")
-    assert (await Execution(owner, run_id, lambda _: None).execute()).status == "failed"
+    assert (await ServerDriven(owner, run_id, lambda _: None).execute()).status == "failed"
     return Figure(
         f"engine: resume of a run with {2 * steps:,} journalled steps", time.perf_counter() - begin, "s", limit=1
     )

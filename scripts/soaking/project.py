@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sidecar.catalog import workflows
-from sidecar.engine.opened import locked
+from sidecar.engine.execution import locked
 from sidecar.errors import SidecarError
 from sidecar.service import handing_over, starting
 from sidecar.service import project as projects

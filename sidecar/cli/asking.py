@@ -10,7 +10,7 @@ import anyio
 from sidecar.display.person import TerminalPerson
 from sidecar.display.seat import Seat
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.work.answers import accepted, matching
+from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import InputError
 from sidecar.state.world import World
 

@@ -17,9 +17,9 @@ from sidecar.display.cells import clean
 from sidecar.display.person import TerminalPerson
 from sidecar.display.plain import PlainLines
 from sidecar.display.seat import Seat
-from sidecar.engine.ending import Ending
-from sidecar.engine.opened import load
+from sidecar.engine.boundary import Ending
 from sidecar.engine.owner import Owner
+from sidecar.engine.replay import load
 from sidecar.errors import SidecarError
 from sidecar.mcp_server import doors
 from sidecar.model import run as kinds
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.imports import Definition
     from sidecar.display.live import Panel
-    from sidecar.engine.context import Person
-    from sidecar.engine.execution import Execution
+    from sidecar.engine.server_driven import ServerDriven
+    from sidecar.engine.steps.context import Person
     from sidecar.service.project import Project
 
 OK, FAILED, LIMIT = 0, 2, 3
@@ -120,7 +120,7 @@ class _Foreground:
         self._outlet = outlet
         self._panel: Panel | None = None
         self._tell_event = self._teller()
-        self._execution: Execution | None = None
+        self._execution: ServerDriven | None = None
         self._received: list[int] = []
 
     async def run(self) -> Outcome:

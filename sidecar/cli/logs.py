@@ -28,7 +28,7 @@ def main(arguments: list[str], project: str | None) -> int:
     """Print it; with `-f` until the run ends."""
     options = _parser().parse_args(arguments)
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
-    from sidecar.engine.record.run_log import NAME  # noqa: PLC0415
+    from sidecar.engine.run_log import NAME  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
     with journal_with(root, options.run) as (database, run):
@@ -172,7 +172,7 @@ def _as_json(event: object) -> str:
 
 
 def _as_text(event: object) -> str | None:
-    from sidecar.engine.record import run_log  # noqa: PLC0415
+    from sidecar.engine import run_log  # noqa: PLC0415
 
     told = run_log.line(event)  # type: ignore[arg-type]
     return None if told is None else told + "\n"

@@ -21,7 +21,7 @@ def main(arguments: list[str], project: str | None) -> int:
     parser.add_argument("text", metavar="TEXT", help="what to say")
     options = parser.parse_args(arguments)
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
-    from sidecar.engine import steering  # noqa: PLC0415
+    from sidecar.engine import redirects  # noqa: PLC0415
     from sidecar.service.looking import standing  # noqa: PLC0415
     from sidecar.signals.liveness import is_live  # noqa: PLC0415
 
@@ -35,6 +35,6 @@ def main(arguments: list[str], project: str | None) -> int:
                 f"run {run.run_id} is {standing(root, run)}: there is no agent of ours to redirect"
                 + ("" if run.status == "completed" else way)
             )
-    steering.redirect(root, run.run_id, options.text)
+    redirects.redirect(root, run.run_id, options.text)
     print(f"left for run {run.run_id}: what its agents do now is done again, with this added")
     return OK

@@ -63,7 +63,7 @@ def refuse_busy(project: Project, run: StoredRun) -> None:
 
 def begin_again(project: Project, database: Database, run: StoredRun, *, take_over: bool = False) -> bool:
     """What stands there now is recorded, where the run had ended. False: somebody keeps it busy, which is said."""
-    from sidecar.engine.opened import BUSY_S  # noqa: PLC0415
+    from sidecar.engine.execution import BUSY_S  # noqa: PLC0415
     from sidecar.service import starting  # noqa: PLC0415
     from sidecar.signals.liveness import RunBusy, RunLock  # noqa: PLC0415
     from sidecar.store.journal import Handouts  # noqa: PLC0415
@@ -88,7 +88,7 @@ def begin_again(project: Project, database: Database, run: StoredRun, *, take_ov
 def changed(project: Project, journal: Journal, run: StoredRun) -> Definition | None:
     """The workflow as its files are now, where that is not what the run goes by. They may be broken, or gone."""
     from sidecar.catalog import workflows  # noqa: PLC0415
-    from sidecar.engine.opened import definition_of  # noqa: PLC0415
+    from sidecar.engine.replay import definition_of  # noqa: PLC0415
 
     record = definition_of(journal, run)
     if record["path"].startswith("<"):  # made on the spot: it has no file

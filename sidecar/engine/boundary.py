@@ -1,22 +1,88 @@
-"""The signal check between steps: the files are asked, whatever a watcher did or did not say."""
+"""How a start of a run ends, and the way there from any depth."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from sidecar.engine.ending import Ending, RunEnds
+from sidecar import layout
+from sidecar.engine.run import Run
 from sidecar.model.steps import AgentStep, ApplyHints, Exit
 from sidecar.model.steps_control import Break, Conditional, Continue, Loop
-from sidecar.signals import trailers
+from sidecar.signals import liveness, trailers
+from sidecar.signals.board import Board, Request, Subject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal
 
-    from sidecar.engine.record.image import Image
+    from sidecar.engine.cursor.position import Error
+    from sidecar.engine.owner import Owner
+    from sidecar.engine.run import Run
+    from sidecar.model.agent import EndReason
     from sidecar.model.steps import StepBase
     from sidecar.model.workflow import RunLimits
     from sidecar.signals.board import Board, Request, Subject
+    from sidecar.store.journal import Ending as Status
+    from sidecar.store.journal import StoredRun
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ends. `limit`: which one was reached; `request`: the signal that is consumed with it; `executed`: False
+    where nothing was done, because the run had ended before, or a signal was written while nobody executed it."""
+
+    status: Status
+    reason: str = ""
+    limit: str | None = None
+    request: Request | None = None
+    error: Error | None = None  # what the steps for a failure see
+    waits: dict[str, Any] | None = None  # for a person: a question, or a stage that was submitted
+    executed: bool = True
+
+
+class RunEnds(Exception):  # noqa: N818 - not an error
+    """The run ends here. No handler sees it: only the interpreter raises it, between steps."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.reason)
+        self.ending = ending
+
+
+NOTED_STOP = "noted_stop"  # in a run's details: a stop that did not wait for the step that an agent has in hand
+
+
+def signal_directories(root: str, run: StoredRun) -> tuple[str, ...]:
+    """The directories that govern a run, its own one last."""
+    where = [layout.state_directory(root), run.workspace, layout.run_directory(root, run.run_id)]
+    return tuple(directory for directory in where if directory)
+
+
+def subject_of(root: str, run: StoredRun) -> Subject:
+    """The run as signals see it, since its last beginning."""
+    mark = liveness.mark(root, run.run_id)
+    return Subject(run.run_id, signal_directories(root, run), mark.standing if mark else frozenset())
+
+
+def board_of(owner: Owner, run: StoredRun, report: Callable[[str], None] = lambda _: None) -> Board:
+    """What is asked of the run, the stop that was noted for it included."""
+    noted = run.details.get(NOTED_STOP)
+    request = None
+    if noted and noted["start"] == run.start:
+        request = Request("stop", noted["reason"], "file", noted["since"], None)
+    return Board(subject_of(owner.root, run), taken=owner.journal.signals(run.run_id), noted=request, report=report)
+
+
+def end_reason(ending: Ending) -> EndReason:
+    """Why processes are ended with a run that ends like this."""
+    if ending.limit:
+        return "budget"
+    return "abort" if ending.status == "aborted" else "shutdown"
+
+
+# The signal check between steps: the files are asked, whatever a watcher did or did not say.
+
 
 _UNCOUNTED = (Conditional, Loop, Break, Continue, Exit)  # they only say what is next
 
@@ -24,7 +90,7 @@ _UNCOUNTED = (Conditional, Loop, Break, Continue, Exit)  # they only say what is
 class Gate:
     """What stands between two steps of a run: signals, and the limits of its workflow."""
 
-    def __init__(self, board: Board, image: Image, limits: RunLimits) -> None:
+    def __init__(self, board: Board, image: Run, limits: RunLimits) -> None:
         self.board = board
         self._image = image
         self._limits = limits

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from sidecar.errors import StepFailed
 from sidecar.model import duration
 from sidecar.model.language import has_template
 from sidecar.state import paths, shell, template
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sidecar.state.script import Expression, Script
     from sidecar.state.shell import ArgumentList, PreparedCommand, ShellText
     from sidecar.state.world import World
+
 
 _CLOCK = frozenset({"now", "uuid"})
 _UUIDS = 32  # different ones for one expression
@@ -131,3 +133,22 @@ class View:
 def _clock() -> dict[str, object]:
     moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"now": Returns((moment,)), "uuid": Returns(tuple(str(uuids.uuid4()) for _ in range(_UUIDS)))}
+
+
+# Durations of a definition where a run needs them: templates filled in, and an error that says which key is wrong.
+
+
+def positive_s(view: View, given: float | str | None, key: str) -> float | None:
+    """A duration longer than nothing, in seconds; None where there is none, or a template yields null."""
+    found = duration_s(view, given, key)
+    if found == 0:
+        raise StepFailed(f"{key} has to be longer than nothing")
+    return found
+
+
+def duration_s(view: View, given: float | str | None, key: str) -> float | None:
+    """A duration in seconds, which may be 0; None where there is none, or a template yields null."""
+    try:
+        return view.seconds(given)
+    except ValueError as error:
+        raise StepFailed(f"{key}: {error}") from None

@@ -1,318 +1,349 @@
-"""One start of a server-driven run: from its lock to the last receipt."""
+"""A run in the hands of this process: brought into memory from the journal, with everything that its loop needs."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+import time
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.agents import marker
-from sidecar.engine import approval, exclusive, steering
-from sidecar.engine.closing import (
-    asked_meanwhile,
-    clear_stale_signals,
-    close,
-    end_unheld,
-    end_unopened,
-    take_back_beginning,
-)
-from sidecar.engine.ending import Ending, RunEnds
-from sidecar.engine.finishing import end_between, finish
-from sidecar.engine.opened import CHANGED, REQUEST, OpenRun, load, prepare_resume, signal_directories, stood_as
-from sidecar.engine.outcomes import alone, unforeseen
-from sidecar.engine.record.run_log import RunLog
-from sidecar.engine.vigil import watched
-from sidecar.errors import DefinitionChanged, SidecarError, StoreError
+from sidecar.agents.mask import Secrets
+from sidecar.engine import approval
+from sidecar.engine.boundary import Ending, Gate, board_of, end_reason
+from sidecar.engine.interpreter import Interpreter
+from sidecar.engine.ledger import Ledger
+from sidecar.engine.parallel import Batches
+from sidecar.engine.processes import Processes
+from sidecar.engine.run import Run, back_to_boundary
+from sidecar.engine.steps.context import Surroundings
+from sidecar.errors import InputError, StoreError
+from sidecar.mcp_client.client import McpClients
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
-from sidecar.signals import files, liveness
-from sidecar.store.db import free, when_free
-from sidecar.store.journal import OPEN
+from sidecar.signals import liveness
+from sidecar.signals.board import Request
+from sidecar.signals.liveness import is_live
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from sidecar.catalog.imports import Definition
-    from sidecar.engine.context import Person
+    from anyio.abc import TaskGroup
+
+    from sidecar.engine.boundary import Ending
     from sidecar.engine.owner import Owner
-    from sidecar.engine.record.image import Image
+    from sidecar.engine.steps.context import Person
     from sidecar.model.agent import EndReason
-    from sidecar.store.journal import StoredRun
+    from sidecar.model.workflow import RunLimits
+    from sidecar.signals.board import Request
+    from sidecar.signals.liveness import RunLock
+    from sidecar.store.journal import Journal, StoredRun
 
-    Door = Callable[["Execution"], AbstractAsyncContextManager[None]]
 
-_REPLY_S = 2.0  # how long the answer to an agent's call may take to get out, before the agent is ended
-_TERM_S = 2.0  # of the grace at a gate: enough for an agent that obeys SIGTERM (claude, with a tool running: 1.3 s)
+BUSY_S = 5.0  # how long a call on a run waits for another one to be over
+_LOCK_EVERY_S = 0.01
+REQUEST = "request"  # in a run's details: somebody handed it over, under this id and with this environment
+
+
+@asynccontextmanager
+async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[liveness.RunLock]:
+    """The run's lock, waited for without holding up the loop. RunBusy where somebody else keeps it."""
+    lock, since = liveness.RunLock(root, run_id), anyio.current_time()
+    with liveness.Turn(root, run_id) as turn:
+        while True:
+            waited_s = anyio.current_time() - since
+            try:
+                # Whose turn it is may be suspended: that keeps nobody else out.
+                if waited_s > within_s / 2 or turn.acquire():
+                    lock.acquire(0.0)
+                    break
+            except liveness.RunBusy as busy:
+                if waited_s > within_s:
+                    raise liveness.RunBusy(f"{busy}; it is still busy after {within_s:g} s: ask again") from None
+            # Who has waited for longer looks more often: among several it is the likeliest to be the next.
+            await anyio.sleep(_LOCK_EVERY_S / (1 + 10 * waited_s))
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def prepare_resume(owner: Owner, run: StoredRun, image: Run, feedback: str | None, *, approve: bool = False) -> None:
+    """At a resume: back to the last boundary, with what was said since. Nothing where the run has not begun yet."""
+    if not run.start:
+        return
+    wanted = image.definition.workflow.on_resume
+    ended = image.main.cursor.state.ending
+    past_failure = ended is not None and ended.status == "failed" and not wanted.retry_failed_steps
+    back_to_boundary(
+        image.main,
+        interrupted=run.status in ("running", "interrupted"),
+        reset_error_counts=wanted.reset_error_counts,
+        past_failure=past_failure,
+    )
+    image.spaces.hear_feedback(feedback)
+    gate = approval.gate_of(owner.journal, run)
+    if gate is not None:
+        image.answered(gate["step"], approval.said_to(gate, feedback, approved=approve))
+    elif feedback is not None:
+        image.unheard.append(feedback)
 
 
 class Execution:
-    """One run while this process executes it."""
+    """One run, its lock held by this process. `hear` is told everything that happens."""
 
     def __init__(
         self,
         owner: Owner,
-        run_id: str,
+        run: StoredRun,
+        image: Run,
         hear: Callable[[RunEvent], None],
         *,
         person: Person | None = None,
-        feedback: str | None = None,
-        approve: bool = False,
-        definition: Definition | None = None,
-        request: str | None = None,
-        attached: bool = False,
         mcp: Any = None,
-        door: Door | None = None,
-        replies_out: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """`feedback`, `approve`: what a person says at a resume. `definition`: in place of the one that the run was
-        started with. `request`: the id under which the run was handed over; one that was taken back since is not
-        executed. `attached`: from now on the run belongs to a terminal. `door`: open while the lock is held, for the
-        run's agents to call through. `replies_out` waits until who called has its answer."""
         self.owner = owner
-        self.run_id = run_id
-        self.opened: OpenRun | None = None  # while it runs
-        self._tell = hear
-        self._log: RunLog | None = None
-        self._person = person
-        self._feedback = feedback
-        self._approve = approve
-        self._definition = definition
-        self._request = request
-        self._attached = attached
-        self._mcp = mcp
-        self._door = door
-        self._replies_out = replies_out
-        self._asked: tuple[Ending, EndReason, float | None] | None = None  # before it was open
+        self.run = run
+        self.image = image
+        self.hear = hear
+        secrets = owner.secrets_of(run)
+        self.mask = owner.masks[run.run_id] = Secrets(secrets)
+        seq = owner.journal.last_seq(run.run_id)
+        self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq)
+        self.ledger.keep_trail = lambda: owner.transformations.add(run.run_id, image.spaces.take_traces())
+        self.board = board_of(owner, run, self.warn)
+        own_directory = self.board.subject.own_directory
+        self.processes = Processes(
+            owner.supervisor, owner.agents, self.ledger, image.counters, own_directory, lost=self.lose
+        )
+        owner.hear_ended[run.run_id] = self.processes.over
+        environment = run.details.get("environment") or owner.environment
+        self.around = Surroundings(
+            root=owner.root,
+            run_id=run.run_id,
+            workspace=run.workspace,
+            environment=environment,
+            settings=owner.settings,
+            secrets=secrets,
+            mask=self.mask,
+            person=person,
+            mcp=mcp,
+        )
+        self.gate = Gate(self.board, image, _limits(image))
+        self.interpreter = Interpreter(
+            image, self.around, ledger=self.ledger, gate=self.gate, processes=self.processes, tell=self.tell
+        )
+        self.batches: Batches  # while the loop turns
+        self.group: TaskGroup | None = None  # likewise: what is started in it ends with the run
+        self.replies_out: Callable[[], Awaitable[object]] | None = None  # waits until who called has its answer
+        self.lost: StoreError | None = None
+        self.ending: Ending | None = None  # how it is to end, as soon as that is known
+        self.scope = anyio.CancelScope()
 
-    # --- from outside, while it runs
+    def close(self) -> None:
+        """Forget it; the journal has it."""
+        self.owner.hear_ended.pop(self.run.run_id, None)
+        self.owner.masks.pop(self.run.run_id, None)
+        self.image.spaces.close()
 
-    def interrupt(self, *, at_once: bool = False) -> None:
-        """End its agents by the ladder, and with them this start; `at_once`: without grace, and without waiting for a
-        journal that another process has locked."""
-        if at_once and self.opened is not None:
-            self.opened.ledger.give_up()
-        self._end_now(Ending("interrupted", "interrupted"), "shutdown", within_s=0.0 if at_once else None)
+    @asynccontextmanager
+    async def workshop(self) -> AsyncIterator[None]:
+        """The machinery around the loop, while it turns: tasks, and servers for `mcp_call`."""
+        around, processes = self.around, self.processes
+        clients = McpClients(
+            start=lambda launch, name: processes.start(launch, name, "", None),
+            root=around.root,
+            settings=around.settings,
+            environment=around.environment,
+            secrets=around.secrets,
+            log_path=processes.log_path,
+            kill_after_s=around.settings.kill_after_s,
+            run_id=around.run_id,
+        )
+        interpreter = self.interpreter
 
-    def redirect(self, text: str, name: str | None = None) -> list[str]:
-        """Have what its agents do now done again, with a text added: the steps that are."""
-        return self.opened.interpreter.work.redirect(text, name) if self.opened else []
-
-    async def submit_stage(self, stage: str, output: Any, kind: str, delivered: anyio.Event) -> None:
-        """An agent submits a stage, which is journalled and told at once. When it has its answer, it has the grace to
-        end its turn; the last part of that is SIGTERM's. Then the run pauses."""
-        assert self.opened is not None
-        interpreter, processes = self.opened.interpreter, self.opened.processes
-        step = min(processes.steps(), default=interpreter.image.main.step_key())
-        told = {"stage": stage, "output": output, "kind": kind, "step": step}
-        interpreter.work.submitted = told
-        interpreter.ledger.note(kinds.GATE, **told)
-        interpreter.ledger.commit(durable=True)
-        with anyio.move_on_after(_REPLY_S):
-            await delivered.wait()
-        grace_s = self.owner.settings.kill_after_s
-        term_s = min(_TERM_S, grace_s / 2)
-        with anyio.move_on_after(grace_s - term_s):
-            await processes.idle()
-        self._end_now(Ending("paused", f"{stage} waits for approval", waits=told), "stage_gate", within_s=term_s)
-
-    # --- from the lock to the receipt
-
-    async def execute(self) -> Ending:
-        """Run until it ends, stops, pauses or fails. StoreError: the journal cannot be kept; it can be resumed.
-
-        Executes open runs only: whoever goes on with one that has ended begins it again first.
-        """
-        root = self.owner.root
-        run = self.owner.journal.run(self.run_id)
-        for directory in signal_directories(root, run):
-            files.recover(directory)  # before the look: it may be what ends a run that nobody executed
-        with liveness.RunLock(root, self.run_id) as lock:
-            await free(self.owner.database)  # so that what follows does not wait for it on the loop
-            run = self.owner.journal.run(self.run_id)  # nobody changes it any more
-            if (ending := self._not_executed(run)) is not None:
-                return ending
-            approval.check(self.owner.journal, run, feedback=self._feedback, approve=self._approve)
-            exclusive.refuse_second(self.owner.journal, root, run.workflow, run.workspace, self.run_id)
-            self._log = RunLog(root, self.run_id)
-            try:
-                return await self._opened(run, lock)
-            finally:
-                self._log.close()
-
-    def _not_executed(self, run: StoredRun) -> Ending | None:
-        """Why nothing is done: the run has ended, was taken back, or a signal was written while nobody executed it."""
-        if run.status == "completed":
-            return Ending("completed", "it was completed before: nothing is done again", executed=False)
-        if run.status not in OPEN:
-            reason = f"it has ended before anybody executed it ({run.reason or run.status})"
-            return Ending(run.status, reason, executed=False)  # type: ignore[arg-type]  # it is not pending or running
-        if self._request is not None and self._request != (run.details.get(REQUEST) or {}).get("id"):
-            raise SidecarError(f"run {self.run_id} was taken back: whoever handed it over waits no longer")
-        liveness.keep_open(self.owner.root, self.run_id, workspace=run.workspace, driver="server")
-        if run.status == "pending":  # a beginning: it ends before its first step, as every start that meets a signal
-            return None
-        ending = asked_meanwhile(self.owner, run)
-        if ending is not None:
-            return replace(end_unheld(self.owner, run, ending, self._hear), executed=False)
-        return None
-
-    async def _opened(self, run: StoredRun, lock: liveness.RunLock) -> Ending:
-        last = self.owner.journal.last_seq(self.run_id)
-        try:
-            opened = self.opened = await self._open(run)
-        except StoreError:
-            raise
-        except DefinitionChanged:
-            take_back_beginning(self.owner.root, self.owner.journal, run)
-            raise
-        except Exception as error:
-            await free(self.owner.database)
-            return end_unopened(self.owner, self.run_id, last, error, self._hear)
-        opened.replies_out = self._replies_out
         failure: Exception | None = None
+        async with clients, anyio.create_task_group() as group:
+            interpreter.work.around = replace(around, clients=clients)
+            self.group = group
+            self.batches = interpreter.batches = Batches(interpreter, group, self.end_now)
+            try:
+                yield
+            except Exception as error:  # raised again outside: a task group would wrap it
+                failure = error
+            self.group = None
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    def note(self, ending: Ending) -> None:
+        """How it ends; what was known first counts."""
+        self.ending = self.ending or ending
+
+    def end_now(self, ending: Ending, reason: EndReason | None = None, *, within_s: float | None = None) -> None:
+        """End its processes, and with them this start; `within_s`: another grace than the usual one."""
+        self.note(ending)
+        self.processes.request_end(reason or end_reason(ending), within_s=within_s)
+        self.scope.cancel()
+
+    def tell(self, kind: str, data: dict[str, Any]) -> None:
+        """An event; what agents say and do is passed on, and not journalled."""
+        if kind in (kinds.AGENT_OUTPUT, kinds.ACTIVITY):
+            self._pass_on(kind, data)  # masked already, as it came out of the agent
+        else:
+            self.ledger.note(kind, **data)
+
+    def warn(self, text: str) -> None:
+        """Something that a person should know."""
+        self.say(kinds.WARNING, {"text": text})
+
+    def say(self, kind: str, data: dict[str, Any]) -> None:
+        """Tell whoever watches, and not the journal."""
+        self._pass_on(kind, self.mask.masked_event(data))
+
+    def _pass_on(self, kind: str, data: dict[str, Any]) -> None:
+        self.hear(RunEvent(self.run.run_id, kind, self.owner.database.clock(), data))
+
+    def lose(self, error: StoreError) -> None:
+        """The journal cannot be kept: nothing more is done."""
+        self.lost = self.lost or error
+        self.processes.request_end("internal_error")
+        self.scope.cancel()
+
+
+def _limits(image: Run) -> RunLimits:
+    """The run's limits, their templates filled in."""
+    limits = image.definition.workflow.limits
+    view = image.spaces[()].view({})
+    found = {
+        "max_iterations": _number("max_iterations", view.value(limits.max_iterations)),
+        "max_transitions": _number("max_transitions", view.value(limits.max_transitions)),
+    }
+    try:
+        return limits.model_copy(update={**found, "max_duration_s": view.seconds(limits.max_duration_s)})
+    except ValueError as error:
+        raise InputError(f"limits: max_duration: {error}") from None
+
+
+def _number(name: str, found: Any) -> float | None:
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
+        raise InputError(f"limits: {name} has to be a number, not {found!r}")
+    return found
+
+
+# While a run is in the hands of this process: an abort ends it at once, the limit of its time, and the loss of its
+# place.
+
+
+_PLACE_EVERY_S = 1.0
+
+
+async def displaced(is_in_place: Callable[[], bool]) -> None:
+    """Wait until what this process holds was moved, removed or replaced: nobody tells of that, and nobody who looks
+    there finds us."""
+    while is_in_place():  # noqa: ASYNC110 - nobody tells of it
+        await anyio.sleep(_PLACE_EVERY_S)
+
+
+@asynccontextmanager
+async def watching(opened: Execution, lock: RunLock) -> AsyncIterator[None]:
+    """Around the scope of the run, which is what an abort cancels."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as beside:
+        await beside.start(opened.board.follow, opened.owner.watcher)
+        beside.start_soon(_follow_signals, opened)
+        beside.start_soon(_keep_time, opened)
+        beside.start_soon(_keep_journal, opened)
+        beside.start_soon(_keep_place, opened, lock)
         try:
-            async with self._door(self) if self._door else nullcontext():
-                try:
-                    return await self._run(opened, lock)
-                except Exception as error:  # raised again outside: the door's task group would wrap it
-                    failure = error
+            yield
+        except Exception as error:  # raised again outside: a task group would wrap it
+            failure = error
         finally:
-            self.opened = None
-            opened.close()
-        assert failure is not None
+            beside.cancel_scope.cancel()
+    if failure is not None:
         raise failure
 
-    async def _open(self, run: StoredRun) -> OpenRun:
-        owner = self.owner
-        if run.start:
-            owner.database.verify()
-        image = load(owner, run, self._definition)
-        run, data = await when_free(owner.database, lambda: self._begin(run, image))
-        opened = OpenRun(owner, run, image, self._hear, person=self._person, mcp=self._mcp)
-        await opened.ledger.checkpoint(image.to_json)
-        kind = kinds.RUN_RESUMED if run.start else kinds.RUN_STARTED
-        self._hear(RunEvent(run.run_id, kind, owner.database.clock(), data, opened.ledger.seq))
-        return opened
 
-    def _begin(self, run: StoredRun, image: Image) -> tuple[StoredRun, dict[str, Any]]:
-        """Journal the start; the run as it is then, and what is told of it."""
-        owner, was = self.owner, stood_as(self.owner.journal, run)
-        if self._feedback is not None:
-            self._feedback = owner.mask_of(run.run_id).masked_text(self._feedback)
-        if run.status == "running":
-            died = run.driver == "server"
-            why = "its owner died" if died else "the agent that drove it was relieved"
-            owner.journal.end(run.run_id, "interrupted", reason=why, data={"owner_died": True} if died else None)
-            was = "interrupted"
-        prepare_resume(owner, run, image, self._feedback, approve=self._approve)
-        for handout in owner.handouts.all_held(run.run_id):  # whoever had it in hand is gone
-            owner.handouts.take_back(run.run_id, handout.task_id)
-        data: dict[str, Any] = {"workflow": run.workflow, "previous_status": was, "feedback": self._feedback}
-        data["boot"] = marker.boot_id()  # how often owners died since the machine was started is counted
-        if self._approve:
-            data["approved"] = True
-        details = self._details(run)
-        if self._definition is not None:  # the next resume goes on with it, too
-            data["with_changes"] = True
-            details[CHANGED] = self._definition.record()
-        run = owner.journal.change(run.run_id, details=details, driver="server")
-        owner.journal.begin(run.run_id, data)
-        return run, data
+async def _follow_signals(opened: Execution) -> None:
+    """Abort now; of a stop, tell those who show it, and let tasks notice that one was taken back."""
+    board, shown = opened.board, None
+    while True:
+        if board.abort is not None:
+            if opened.replies_out is not None:  # an agent that asked for it through us hears that it was heard
+                await opened.replies_out()
+            opened.end_now(opened.gate.aborted())
+        request = board.abort or board.stop
+        if request is not shown:
+            _emit_request(opened, request, shown)
+            shown = request
+        opened.interpreter.stir()
+        await board.wait_changed()
 
-    def _details(self, run: StoredRun) -> dict[str, Any]:
-        """Whose the run is from now on: the terminal's here, or that of whoever handed it over."""
-        details = {name: value for name, value in run.details.items() if name != REQUEST}
-        if self._attached:
-            return {**details, "detached": False}
-        if self._request is None:
-            return details
-        environment = details.get("environment") or run.details[REQUEST]["environment"]
-        return {**details, "detached": True, "environment": environment}
 
-    async def _run(self, opened: OpenRun, lock: liveness.RunLock) -> Ending:
-        try:
-            await self._turn(opened, lock)
-        except anyio.get_cancelled_exc_class():
-            if opened.lost is None:  # whoever executes the run gave it up: the journal says so, not a guess at a resume
-                await close(opened, opened.ending or Ending("interrupted", "interrupted"))
-            raise
-        except Exception as error:  # outside of any step: the run itself fails, and says so
-            self._fell(opened, alone(error))
-        if opened.lost is None:
-            assert opened.ending is not None
-            try:
-                return await close(opened, opened.ending)
-            except StoreError as error:
-                opened.lost = error
-        return self._close_without_journal(opened, opened.lost)
-
-    def _close_without_journal(self, opened: OpenRun, lost: StoreError) -> Ending:
-        """The journal cannot be kept: whoever watches hears of the end all the same, and the next one who reads the
-        journal finds a run without an owner, which is interrupted, too."""
-        ending = opened.ending
-        if ending is None or ending.status != "interrupted":
-            ending = Ending("interrupted", str(lost))
-        told = {"status": ending.status, "reason": ending.reason}
-        told = opened.mask.masked_event(told)
-        self._hear(RunEvent(self.run_id, kinds.RUN_ENDED, self.owner.database.clock(), told))
-        if ending is not opened.ending:
-            raise lost
-        return ending
-
-    def _fell(self, opened: OpenRun, error: Exception) -> None:
-        if isinstance(error, StoreError):
-            opened.lose(error)
-        elif opened.lost is None:
-            opened.interpreter.outcomes.keep_traceback(error)
-            opened.note(Ending("failed", unforeseen(error)))
-
-    async def _turn(self, opened: OpenRun, lock: liveness.RunLock) -> None:
-        clear_stale_signals(opened)
-        if self._asked is not None:
-            opened.end_now(self._asked[0], self._asked[1], within_s=self._asked[2])
-        async with watched(opened, lock), anyio.create_task_group() as beside:
-            beside.start_soon(steering.watch, self.owner.root, self.run_id, self._redirected)
-            try:
-                with opened.scope:
-                    opened.note(await self._to_the_end(opened))
-            except RunEnds as ends:
-                opened.note(ends.ending)
-            except StoreError as error:
-                opened.lost = opened.lost or error
-            finally:
-                beside.cancel_scope.cancel()
-
-    async def _to_the_end(self, opened: OpenRun) -> Ending:
-        async with opened.workshop():
-            while True:
-                try:
-                    ending = await finish(opened, await opened.interpreter.walk(opened.image.main))
-                except RunEnds as ends:
-                    ending = await end_between(opened, ends.ending)
-                if ending is not None:
-                    return ending
-
-    def _hear(self, event: RunEvent) -> None:
-        if self._log is not None:
-            self._log.hear(event)
-        self._tell(event)
-
-    async def _redirected(self, name: str, text: str) -> None:
-        opened = self.opened
-        if opened is None or name in opened.image.redirects:  # journalled by an owner that died before it removed it
+async def _keep_time(opened: Execution) -> None:
+    """Boundaries look at it too: this is for a step that takes too long."""
+    while True:
+        opened.gate.tick()
+        left_s = opened.gate.time_left_s()
+        if left_s is None:
             return
-        try:
-            if not self.redirect(text, name):
-                opened.warn("no agent to redirect")
-            await opened.ledger.caught_up()  # what was left for us is removed then
-        except StoreError as error:
-            opened.lose(error)
+        if left_s <= 0:
+            opened.end_now(opened.gate.out_of_time())
+            return
+        await anyio.sleep(left_s)
 
-    def _end_now(self, ending: Ending, reason: EndReason, *, within_s: float | None = None) -> None:
-        if self.opened is None:
-            self._asked = self._asked or (ending, reason, within_s)
-        else:
-            self.opened.end_now(ending, reason, within_s=within_s)
+
+async def _keep_place(opened: Execution, lock: RunLock) -> None:
+    """No signal reaches a run whose directory is elsewhere now, and what it does is kept nowhere."""
+    await displaced(lock.is_in_place)
+    where = opened.board.subject.own_directory
+    opened.end_now(Ending("interrupted", f"{where} was moved, removed or replaced while the run was executed"))
+
+
+async def _keep_journal(opened: Execution) -> None:
+    """What a locked journal could not take is written when it can."""
+    try:
+        await opened.ledger.keep_up()
+    except StoreError as error:
+        opened.lose(error)
+
+
+def _emit_request(opened: Execution, request: Request | None, before: Request | None) -> None:
+    data: dict[str, Any] = {"signal": before.kind if before else "stop", "cancelled": True}
+    if request is not None:
+        path = request.signal.path if request.signal else None
+        data = {"signal": request.kind, "reason": request.reason, "source": request.source, "path": path}
+    opened.say(kinds.SIGNAL, data)
+
+
+# Workflows that have a workspace to themselves: while one run is at work there, or will be, another is refused.
+
+
+_WORKFLOWS = frozenset({"iterate"})
+_BEGIN_S = 120.0  # a run that is pending for longer has lost whoever was to execute it
+
+
+def refuse_second(journal: Journal, root: str, workflow: str, workspace: str | None, run_id: str | None = None) -> None:
+    """InputError where another run of the workflow has the workspace. `run_id`: the run that asks, if it exists."""
+    if workflow not in _WORKFLOWS or workspace is None:
+        return
+    for other in journal.runs(workspace=workspace):
+        if other.run_id != run_id and other.workflow == workflow and _has_it(root, other):
+            raise InputError(
+                f"run {other.run_id} of {workflow} has the workspace {os.path.basename(workspace)} already, it is "
+                f"{other.status}: let it end, or end it (sidecar stop --run {other.run_id})"
+            )
+
+
+def _has_it(root: str, run: StoredRun) -> bool:
+    if is_live(root, run.run_id) or run.status == "paused":
+        return True
+    if run.status == "pending":
+        return time.time() - run.created_at < _BEGIN_S
+    if run.status == "running" and run.driver == "agent":
+        return True
+    # Its owner is gone. Whoever began it in a terminal may begin anew; one that is detached goes on by itself.
+    return run.status in ("running", "interrupted") and bool(run.details.get("detached"))

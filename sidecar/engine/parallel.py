@@ -8,21 +8,31 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from sidecar.engine.ending import RunEnds
-from sidecar.engine.program.actions import Parallel
-from sidecar.engine.task_threads import TaskThreads, open_batches
+from sidecar.catalog import workflows
+from sidecar.engine.boundary import Ending, RunEnds
+from sidecar.engine.cursor.actions import Finished, LimitReached, Parallel
+from sidecar.engine.run import CLEANUP
+from sidecar.engine.step import needs_agent, of_task
+from sidecar.engine.steps.agent import run_task_agent
 from sidecar.errors import StoreError
+from sidecar.model import run as kinds
+from sidecar.state.reactive import Write
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
 
-    from sidecar.engine.ending import Ending
+    from sidecar.catalog.imports import Definition
+    from sidecar.engine.boundary import Ending
+    from sidecar.engine.cursor.moves import Cursor
+    from sidecar.engine.cursor.position import Error, Scope
     from sidecar.engine.interpreter import Interpreter
-    from sidecar.engine.threads import Thread
+    from sidecar.engine.run import Thread
     from sidecar.model.agent import EndReason
+    from sidecar.model.run import Driver
     from sidecar.model.steps_control import ParallelForEach
+    from sidecar.model.workflow import SubAgentTask
 
 
 @dataclass(slots=True, eq=False)
@@ -200,3 +210,188 @@ class Batches:
     def _stands(thread: Thread, batch: int) -> bool:
         action = thread.cursor.action
         return isinstance(action, Parallel) and action.batch == batch
+
+
+# One task of a `parallel_foreach`: it begins as a thread, is done here or by an agent of its own, and its batch hears
+# what came of it.
+
+
+class TaskThreads:
+    """The tasks of one run, one by one; who does which of them when is not decided here."""
+
+    def __init__(self, interpreter: Interpreter, stir: Callable[[], None]) -> None:
+        self._interpreter = interpreter
+        self._image = interpreter.image
+        self._stir = stir  # a batch may go on that could not
+        self._told: set[tuple[str, int]] = set()  # batches of threads whose beginning was told
+
+    def tell_begin(self, thread: Thread, action: Parallel) -> None:
+        """The step begins, once each time that the thread comes to it."""
+        at = (thread.key, action.batch)
+        if at not in self._told and stands_at(thread.cursor, action.batch):
+            self._told.add(at)
+            self._interpreter.outcomes.tasks_begin(thread, action.step)
+
+    def create(self, thread: Thread, action: Parallel, index: int, *, handed: bool) -> Thread:
+        """The thread of a task, as it was left where it was, else from its first step; journalled."""
+        known = thread.children.get((action.batch, index))
+        scope, names = self._scope(thread, action, index)
+        task = self._image.task_of(scope.path, action)
+        if known is not None and not known.told:  # else it failed, and its step is tried again
+            began = known.cursor.transitions or known.cursor.iterations or known.cursor.is_over
+            if began or known.names.keys() >= task.inputs.keys():  # else they could not be computed, and now may
+                known.handed = handed
+                return known
+        names |= self._image.spaces[scope.path].view(names).value(task.inputs)
+        child = self._started(thread, action, index, names)
+        child.handed = handed
+        return child
+
+    def over(self, child: Thread, error: Error | None) -> None:
+        """A task is over: its batch is told, its error kept where that is wanted."""
+        parent, place = child.parent, child.place
+        assert parent is not None
+        assert place is not None
+        before = parent.cursor
+        batch = before.state.batches.get(place[0])
+        again = self._image.end_task(child, error)
+        wanted = batch.step.on_sub_agent_error if batch else None
+        if error is not None and not again and batch and wanted and wanted.collect_errors and wanted.error_state_path:
+            self._collect(child, batch.step, wanted.error_state_path, error)
+        self._interpreter.ledger.note(
+            kinds.TASK_ENDED,
+            thread=child.key,
+            task=child.task_id,
+            step=batch.step.id if batch else "",
+            error=error,
+            will_retry=again,
+        )
+        if batch is not None and stands_at(before, place[0]) and not stands_at(parent.cursor, place[0]):
+            failed = error is not None and batch.step.on_sub_agent_error.strategy != "continue"
+            named = {**(error or {}), "task": child.task_id} if failed else None
+            self._interpreter.outcomes.tasks_over(parent, batch.step, before, named)
+            self._told.discard((parent.key, place[0]))
+        self._interpreter.ledger.commit(durable=True)
+        self._stir()
+
+    async def finish(self, child: Thread) -> Error | None:
+        """What a thread that is over comes to; its clean-up steps are done."""
+        action = child.cursor.action
+        if isinstance(action, LimitReached):
+            reason = f"step {action.step.id!r} still wants to go on after {action.limit} iterations"
+            raise RunEnds(Ending("failed", reason, limit="max_iterations"))
+        assert isinstance(action, Finished)
+        if child.exited:
+            error = action.error or {"message": action.message}
+            raise RunEnds(Ending(action.status, action.message, error=error if action.status == "failed" else None))
+        if action.status == "completed":
+            return None
+        error = action.error or {"message": action.message}
+        child.error = error
+        await self._interpreter.failed_parts(child)
+        return await self.clean_up(child, error)
+
+    async def clean_up(self, child: Thread, error: Error) -> Error | None:
+        """The steps for a task that failed; the error as its batch is to hear of it."""
+        handling = self.definition_of(child).error_handling
+        names = {**child.names, "error": error}
+        await self._interpreter.see_to(child, CLEANUP, child.path, names)
+        return error if handling.return_on_error else None
+
+    def could_not_begin(self, thread: Thread, action: Parallel, index: int, error: Error) -> None:
+        """The task's inputs cannot be computed."""
+        self.over(self._started(thread, action, index, self._scope(thread, action, index)[1]), error)
+
+    @staticmethod
+    def _scope(thread: Thread, action: Parallel, index: int) -> tuple[Scope, dict[str, Any]]:
+        """Where a task is, and what it sees besides its inputs."""
+        scope = thread.scope(action.scope)
+        return scope, {**scope.names, "item": action.items[index], "index": index}
+
+    def _started(self, thread: Thread, action: Parallel, index: int, names: dict[str, Any]) -> Thread:
+        child = self._image.start_task(thread, action, index, names)
+        told = {"thread": thread.key, "task": child.task_id, "step": action.step.id, "batch": action.batch}
+        self._interpreter.ledger.note(kinds.TASK_STARTED, **told, index=index, names=names)
+        return child
+
+    async def steps(self, child: Thread) -> Error | None:
+        """Do a task from where it stands to its end; its error, where it failed."""
+        if not child.handed or child.cursor.is_over:
+            await self._interpreter.walk(child)
+            return await self.finish(child)
+        return await self._by_an_agent(child)
+
+    async def _by_an_agent(self, child: Thread) -> Error | None:
+        """An agent of its own asks for the task's steps and does them."""
+        interpreter, parent = self._interpreter, child.parent
+        assert parent is not None
+        assert child.place is not None
+        step = parent.cursor.state.batches[child.place[0]].step
+        work = interpreter.work
+        while True:
+            interpreter.gate.keep_limits()
+            work.give_feedback(child.key)
+            with work.redirectable(child.key) as scope, interpreter.outcomes.attempt(step) as tried:
+                taken = await run_task_agent(
+                    work.task_context(child),
+                    agent_name=step.agent,
+                    prompt_override=step.sub_agent_prompt_override,
+                    task_id=child.task_id or "",
+                    description=self.definition_of(child).description,
+                )
+            if tried.error is not None:
+                return await self.clean_up(child, tried.error)
+            work.keep_gate(child.key)
+            if not scope.cancelled_caught:
+                break
+        failure = taken.failure
+        async with child.lock:
+            action = await interpreter.walk(child)  # what follows the last step that it did
+            if child.cursor.is_over:
+                return await self.finish(child)
+        waits = f"step {action.step.id!r}" if hasattr(action, "step") else "its steps"
+        message = f"the sub-agent of task {child.task_id} ended before {waits} was done"
+        return await self.clean_up(child, {"message": f"{message}: {failure}" if failure else message, "step": step.id})
+
+    def _collect(self, child: Thread, step: ParallelForEach, path: str, error: Error) -> None:
+        space, outcomes = self._image.spaces[child.path], self._interpreter.outcomes
+        kept = {**error, "task": child.task_id}
+        with outcomes.attempt(step) as tried:
+            write = Write(space.view(child.names).path(path), kept, "append")
+            outcomes.write(space, child.path, [write])
+        if tried.error is not None:
+            text = f"the error of task {child.task_id} is not in the state: {tried.error['message']}"
+            outcomes.ledger.note(kinds.WARNING, text=text)
+
+    def definition_of(self, child: Thread) -> SubAgentTask:
+        """What a task is."""
+        parent, place = child.parent, child.place
+        assert parent is not None
+        assert place is not None
+        step = parent.cursor.state.batches[place[0]].step
+        return self._image.spaces[child.path].definition.tasks[step.sub_agent_task]
+
+    def need_agent(self, thread: Thread, action: Parallel, driver: Driver) -> bool:
+        """Whether some step of these tasks is for an agent."""
+        definition = self._image.spaces[thread.space(action.scope.path)].definition
+        task = definition.tasks[action.step.sub_agent_task]
+
+        def includes(includer: Definition | None, name: str) -> Definition:
+            return workflows.included(self._interpreter.work.around.root, includer or definition, name)
+
+        return needs_agent(of_task(task), definition.tasks, includes, driver)
+
+
+def stands_at(cursor: Cursor, batch: int) -> bool:
+    """Whether the current step is the one that has this batch; not so where only the run's end waits for it."""
+    state = cursor.state
+    if state.ending is not None or state.failure is not None or not state.frames:
+        return False
+    return state.top.phase == "parallel" and state.top.batch == batch
+
+
+def open_batches(thread: Thread) -> list[Parallel]:
+    """The batches whose tasks are wanted: the one that the thread waits for, and those behind it."""
+    action = thread.cursor.action
+    found = [action] if isinstance(action, Parallel) else []
+    return found + [one for one in thread.cursor.background if not found or one.batch != found[0].batch]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sidecar.agents.agent import Agent
     from sidecar.agents.launch import Launch
     from sidecar.agents.process import Supervisor
-    from sidecar.engine.record.image import Counters
-    from sidecar.engine.record.ledger import Ledger
+    from sidecar.engine.ledger import Ledger
+    from sidecar.engine.run import Counters
     from sidecar.model.agent import AgentEnded, EndedProcess, EndReason
     from sidecar.store.journal import Agents
 

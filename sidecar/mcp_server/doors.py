@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from sidecar.engine.execution import Door, Execution
     from sidecar.engine.owner import Owner
+    from sidecar.engine.server_driven import Door, ServerDriven
     from sidecar.mcp_server.server import McpServer
     from sidecar.service.project import Project
     from sidecar.service.use_cases import UseCases
@@ -43,7 +43,7 @@ def owning(project: Project, owner: Owner) -> Runs:
 def _of_runs(cases: Callable[[], UseCases], runs: Runs) -> Door:
     """The doors of runs: each is bound at once. The server behind it is made when somebody knocks."""
 
-    def door(execution: Execution) -> AbstractAsyncContextManager[None]:
+    def door(execution: ServerDriven) -> AbstractAsyncContextManager[None]:
         return _run_door(execution.run_id, cases, runs)
 
     return door

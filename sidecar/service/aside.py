@@ -11,7 +11,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from sidecar.catalog import imports
-from sidecar.engine.opened import definition_of
+from sidecar.engine.replay import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

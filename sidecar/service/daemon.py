@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar import config, layout
+from sidecar.engine.execution import displaced
 from sidecar.engine.owner import Owner
-from sidecar.engine.vigil import displaced
 from sidecar.errors import ConfigError, SidecarError
 from sidecar.service import crashes
 from sidecar.service.executor import LocalExecutor, Runs

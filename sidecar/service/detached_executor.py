@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.service import handing_over
 
 if TYPE_CHECKING:
-    from sidecar.engine.execution import Execution
+    from sidecar.engine.server_driven import ServerDriven
     from sidecar.service.executor import Runs
     from sidecar.service.project import Project
     from sidecar.store.journal import Journal
@@ -32,6 +32,6 @@ class DetachedExecutor:
         """A stage of a run that is executed here; None where it is executed elsewhere."""
         return await self._runs.submit_stage(run_id, stage, output, kind) if self._runs else None
 
-    def live(self, run_id: str) -> Execution | None:
+    def live(self, run_id: str) -> ServerDriven | None:
         """The run while it is executed here."""
         return self._runs.live(run_id) if self._runs else None

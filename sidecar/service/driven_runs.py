@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.engine.agent_driven.driver import AgentDriven
+from sidecar.engine.agent_driven import AgentDriven
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar.catalog import workflows
-from sidecar.engine.execution import Execution
+from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import InputError, SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.service import looking
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from sidecar.agents.adapters.adapter import McpConfiguration
     from sidecar.catalog.imports import Definition
-    from sidecar.engine.context import Person
-    from sidecar.engine.execution import Door
     from sidecar.engine.owner import Owner
+    from sidecar.engine.server_driven import Door
+    from sidecar.engine.steps.context import Person
     from sidecar.model.run import RunEvent
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def leading_back(root: str, run_id: str) -> McpConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    execution: Execution
+    execution: ServerDriven
     tasks: TaskGroup  # what outlives the call that asked for it, and ends with the run
 
 
@@ -57,7 +57,7 @@ class Runs:
         self.replies: set[Callable[[], Coroutine[Any, Any, Any]]] = set()  # each waits until a server's answers are out
         self._live: dict[str, _Live] = {}
 
-    def execution(self, run_id: str, hear: Callable[[RunEvent], None], **given: Any) -> Execution:
+    def execution(self, run_id: str, hear: Callable[[RunEvent], None], **given: Any) -> ServerDriven:
         """A start of a run, as all of ours are made; `given` as Execution has it."""
 
         def hear_all(event: RunEvent) -> None:
@@ -66,9 +66,9 @@ class Runs:
 
         mcp = leading_back(self.owner.root, run_id)
         around, out = self._around, self.replies_out
-        return Execution(self.owner, run_id, hear_all, mcp=mcp, door=around, replies_out=out, **given)
+        return ServerDriven(self.owner, run_id, hear_all, mcp=mcp, door=around, replies_out=out, **given)
 
-    def live(self, run_id: str) -> Execution | None:
+    def live(self, run_id: str) -> ServerDriven | None:
         """A run whose lock this process holds, to execute it."""
         found = self._live.get(run_id)
         return found.execution if found else None
@@ -91,7 +91,7 @@ class Runs:
         await anyio.sleep(_RELAY_S)
 
     @asynccontextmanager
-    async def _around(self, execution: Execution) -> AsyncIterator[None]:
+    async def _around(self, execution: ServerDriven) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             self._live[execution.run_id] = _Live(execution, tasks)
             try:
@@ -101,7 +101,7 @@ class Runs:
                 del self._live[execution.run_id]
                 tasks.cancel_scope.cancel()
 
-    async def _pause(self, execution: Execution, stage: str, output: str, kind: str) -> None:
+    async def _pause(self, execution: ServerDriven, stage: str, output: str, kind: str) -> None:
         delivered = anyio.Event()
 
         async def wait_for_answers() -> None:
@@ -124,7 +124,7 @@ class LocalExecutor:
     def __init__(self, runs: Runs, tasks: TaskGroup) -> None:
         self.runs = runs
         self._tasks = tasks
-        self._executions: dict[str, Execution] = {}  # from before their lock is taken
+        self._executions: dict[str, ServerDriven] = {}  # from before their lock is taken
         self._none = anyio.Event()
         self._none.set()
         self._interrupted: bool | None = None  # and whether without grace
@@ -171,7 +171,7 @@ class LocalExecutor:
         """A stage of a run that is executed here; None where it is executed elsewhere."""
         return await self.runs.submit_stage(run_id, stage, output, kind)
 
-    def live(self, run_id: str) -> Execution | None:
+    def live(self, run_id: str) -> ServerDriven | None:
         """The run while it is executed here."""
         return self.runs.live(run_id)
 

@@ -19,8 +19,8 @@ from sidecar import layout
 from sidecar.agents import detach, socket_path
 from sidecar.agents.accepting import serve_each
 from sidecar.agents.bound_socket import bound
-from sidecar.engine.closing import take_back_beginning
-from sidecar.engine.opened import REQUEST, locked
+from sidecar.engine.ending import take_back_beginning
+from sidecar.engine.execution import REQUEST, locked
 from sidecar.errors import SidecarError
 from sidecar.model import duration, ulid
 from sidecar.signals import liveness

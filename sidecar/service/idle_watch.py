@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar import layout
-from sidecar.engine.closing import see_to_signal
+from sidecar.engine.ending import see_to_signal
 from sidecar.errors import SidecarError
 from sidecar.signals import files, liveness
 

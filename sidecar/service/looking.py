@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sidecar.engine import approval
-from sidecar.engine.opened import signal_directories
+from sidecar.engine.boundary import signal_directories
 from sidecar.model import run as kinds
 from sidecar.signals import files, liveness
 from sidecar.store.journal import Agents, Journal

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
 from sidecar.catalog import workflows
-from sidecar.engine import exclusive, validate
+from sidecar.engine import execution, validate
 from sidecar.errors import DefinitionError, InputError, Problem, SignalError
 from sidecar.model import duration, ulid
 from sidecar.model.parameters import bind
@@ -86,7 +86,7 @@ def created(
     with liveness.begin(root, run_id, workspace=prepared.workspace, driver=driver):
         try:
             with journal.transaction():
-                exclusive.refuse_second(journal, root, definition.name, prepared.workspace)
+                execution.refuse_second(journal, root, definition.name, prepared.workspace)
                 journal.create(
                     run_id,
                     definition.name,
@@ -113,7 +113,7 @@ def begin_again(root: str, journal: Journal, run: StoredRun, driver: Driver) -> 
     comes later is for it. One that has not ended goes on as it is. The caller has its lock. What to warn of."""
     if run.status in OPEN or run.status == "completed":
         return []
-    exclusive.refuse_second(journal, root, run.workflow, run.workspace, run.run_id)
+    execution.refuse_second(journal, root, run.workflow, run.workspace, run.run_id)
     warnings = clear_ended(root, run.run_id)
     liveness.begin_again(root, run.run_id, workspace=run.workspace, driver=driver)
     journal.begin_again(run.run_id)

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from sidecar.catalog import agents, prompts
-from sidecar.engine import approval
-from sidecar.engine.agent_driven import driver
-from sidecar.engine.agent_driven.hands import refused
-from sidecar.engine.agent_driven.live import LiveRun
-from sidecar.engine.agent_driven.reported import Report
-from sidecar.engine.closing import asked_meanwhile, end_unheld
-from sidecar.engine.ending import Ending
+from sidecar.engine import agent_driven, approval
+from sidecar.engine.agent_driven import LiveRun, refused
+from sidecar.engine.boundary import Ending
+from sidecar.engine.ending import asked_meanwhile, end_unheld
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.opened import load, locked
+from sidecar.engine.execution import locked
+from sidecar.engine.handout import Report
 from sidecar.engine.plan.explain import explain
-from sidecar.engine.record.image import Image
-from sidecar.engine.work.answers import accepted, matching
+from sidecar.engine.replay import load
+from sidecar.engine.run import Run
+from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import InputError
 from sidecar.model import run as kinds
 from sidecar.model.updates import VALUE_IS_MISSING
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sidecar.catalog.imports import Definition
-    from sidecar.engine.agent_driven.driver import AgentDriven
+    from sidecar.engine.agent_driven import AgentDriven
     from sidecar.engine.execution import Execution
-    from sidecar.engine.opened import OpenRun
     from sidecar.engine.owner import Owner
+    from sidecar.engine.server_driven import ServerDriven
     from sidecar.model.run import RunEvent
     from sidecar.service.project import Project
     from sidecar.state.script import Script
@@ -62,7 +61,7 @@ class Executor(Protocol):
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> Json | None:
         """A stage of a run that is executed here; None where it is executed elsewhere."""
 
-    def live(self, run_id: str) -> Execution | None:
+    def live(self, run_id: str) -> ServerDriven | None:
         """A run while it is executed here."""
 
 
@@ -226,11 +225,11 @@ class UseCases:
         """A run that the caller drives."""
         definition = await self._find(workflow)
         prepared = starting.prepare(self.project, definition, inputs, workspace)
-        image = Image.begin(definition, prepared.inputs, self.owner.script)
+        image = Run.begin(definition, prepared.inputs, self.owner.script)
         try:
             await free(self.owner.database)
             with starting.created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
-                driver.begin(self.owner, run_id, image)
+                agent_driven.begin(self.owner, run_id, image)
             state = image.spaces[()].state.flattened()
         finally:
             image.spaces.close()
@@ -325,7 +324,7 @@ class UseCases:
                 return await self._not_resumed(self._run(run_id))
             for warning in starting.begin_again(self.project.root, self.owner.journal, run, "agent"):
                 self.owner.report(warning)
-            driver.resume(self.owner, run_id, feedback, approve=approve)
+            agent_driven.resume(self.owner, run_id, feedback, approve=approve)
         return await self._resumed(self._run(run_id))
 
     async def _not_resumed(self, run: StoredRun) -> Json:
@@ -407,7 +406,7 @@ class UseCases:
             writes = [Write(one["path"], one.get("value"), one.get("operation", "set")) for one in updates]
             return {"success": True, "changed": await self.write_state(opened, writes)}
 
-    async def write_state(self, opened: OpenRun, writes: list[Write]) -> Json:
+    async def write_state(self, opened: Execution, writes: list[Write]) -> Json:
         """Write the run's own state; the computed fields that have another value now."""
         space = opened.image.spaces[()]
         parsed = [
@@ -481,7 +480,7 @@ class UseCases:
         found += journalled.told(run_id, [one for one in waiting if field in (None, one["field"])])
         return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
 
-    def open_here(self, run_id: str) -> OpenRun | None:
+    def open_here(self, run_id: str) -> Execution | None:
         """The run itself, while this process executes it."""
         execution = self._executor.live(run_id)
         return execution.opened if execution is not None else None
@@ -500,7 +499,7 @@ class UseCases:
         return driver
 
     @asynccontextmanager
-    async def _held(self, run_id: str) -> AsyncIterator[OpenRun | None]:
+    async def _held(self, run_id: str) -> AsyncIterator[Execution | None]:
         """The run for a moment; None where it is over."""
         driver = await self._driver(run_id)
         if isinstance(driver, LiveRun):
@@ -517,7 +516,7 @@ class _Reading:
         self._cases = cases
         self._run_id = run_id
 
-    async def __aenter__(self) -> Image:
+    async def __aenter__(self) -> Run:
         owner = self._cases.owner
         held = None  # while the run is loaded
         if self._cases.open_here(self._run_id) is None:

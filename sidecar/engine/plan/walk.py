@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sidecar.catalog import workflows
-from sidecar.engine import needs
+from sidecar.engine.cursor import moves
 from sidecar.engine.plan import durations
 from sidecar.engine.plan.durations import Lasts
 from sidecar.engine.plan.known import bare
 from sidecar.engine.plan.shape import PlanStep, shown
 from sidecar.engine.plan.steps import Account, after, describe, error_policy
 from sidecar.engine.plan.writes import Writes
-from sidecar.engine.program import asks
+from sidecar.engine.step import needs_agent, of_task
 from sidecar.model.parameters import unknown
 from sidecar.model.steps import Exit
 from sidecar.model.steps_control import (
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sidecar.catalog.imports import Definition
+    from sidecar.engine.cursor.actions import FieldName
     from sidecar.engine.plan.known import Known
     from sidecar.engine.plan.shape import Plan
-    from sidecar.engine.program.actions import FieldName
     from sidecar.model.steps import StepBase
     from sidecar.model.steps_control import Step, Steps
 
@@ -197,7 +197,7 @@ class Walk:
         task = self._definition.tasks.get(step.sub_agent_task)
         if task is None:
             account.problems.append(unknown(step.sub_agent_task, self._definition.tasks, "sub-agent task"))
-        by_agent = task is not None and self._needs_agent(needs.of_task(task))
+        by_agent = task is not None and self._needs_agent(of_task(task))
         account.details["by_agents"] = by_agent
         who = f"by {account.agent(step.agent, of_tasks=True)}" if by_agent else "by sidecar itself"
         does = f"for each of {_of_items(count, account)}, {account.details['max_parallel']} at a time: "
@@ -251,7 +251,7 @@ class Walk:
         def includes(includer: Definition | None, name: str) -> Definition:
             return workflows.included(self._root, includer or self._definition, name)
 
-        return needs.needs_agent(steps, self._definition.tasks, includes, "server")
+        return needs_agent(steps, self._definition.tasks, includes, "server")
 
     def _note(self, step: Step, place: Place, account: Account, does: str, plan: Plan | None = None) -> None:
         self.tools |= dict.fromkeys(account.tools)
@@ -305,7 +305,7 @@ def _items(step: ForEach | ParallelForEach, account: Account) -> int | None:
 
 def _is_accepted(step: StepBase, key: FieldName, value: Any, account: Account) -> bool:
     try:
-        asks.accepted(step, key, value)
+        moves.accepted(step, key, value)
     except ValueError as error:
         account.problems.append(str(error))
         return False

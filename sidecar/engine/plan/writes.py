@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.engine.checks.names import target
-from sidecar.engine.needs import of_task
 from sidecar.engine.plan.known import INCLUDED, Written
+from sidecar.engine.step import of_task
 from sidecar.model.language import Role
 from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach, branches
 

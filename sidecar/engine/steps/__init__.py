@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.engine.steps import agent, agent_shell_command, apply_hints, mcp_call, shell_command, user_input, wait
+from sidecar.engine.steps import agent, command, mcp_call, user_input, wait
 from sidecar.model.steps import AgentShellCommand, AgentStep, ApplyHints, McpCall, ShellCommand, UserInput, Wait
 
 if TYPE_CHECKING:
-    from sidecar.engine.context import Handlers
+    from sidecar.engine.steps.context import Handlers
 
 HANDLERS: Handlers = {
-    ShellCommand: shell_command.run,
-    AgentShellCommand: agent_shell_command.run,
-    AgentStep: agent.run,
-    ApplyHints: apply_hints.run,
+    ShellCommand: command.run_command,
+    AgentShellCommand: command.run_agent_command,
+    AgentStep: agent.run_agent,
+    ApplyHints: agent.run_apply_hints,
     McpCall: mcp_call.run,
     UserInput: user_input.run,
     Wait: wait.run,

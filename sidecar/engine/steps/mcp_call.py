@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:
-    from sidecar.engine.context import Context
+    from sidecar.engine.steps.context import Context
     from sidecar.model.steps import McpCall
 
 

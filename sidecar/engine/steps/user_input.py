@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.engine.context import AnswerNeeded
-from sidecar.engine.work.answers import accepted, matching
-from sidecar.engine.work.durations import positive_s
-from sidecar.errors import StepFailed
+from sidecar.engine.evaluation import positive_s
+from sidecar.engine.steps.context import AnswerNeeded
+from sidecar.errors import ExpressionError, StepFailed
+from sidecar.model.parameters import is_of_type
+from sidecar.state.template import as_text
+from sidecar.state.values import same
 
 if TYPE_CHECKING:
-    from sidecar.engine.context import Context
+    from collections.abc import Callable
+
+    from sidecar.engine.evaluation import View
+    from sidecar.engine.steps.context import Context
     from sidecar.model.steps import UserInput
 
 
@@ -50,3 +58,98 @@ def question(step: UserInput, context: Context) -> dict[str, Any]:
         "pattern": None if validation is None else validation.pattern,
         "error_message": view.text(validation.error_message) if validation is not None else "",
     }
+
+
+# Whether an answer is one that a question takes, and the value that it then is: whoever gives it, however.
+
+
+_TRUTHS = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_LARGEST = 2**53 - 1  # above, neighbouring integers are one number to expressions
+_LONGEST_NUMBER = 400
+_EXPECTED = {
+    "number": "the answer has to be a number, such as 3 or 2.5",
+    "integer": "the answer has to be a whole number, such as 3",
+    "boolean": "the answer has to be yes or no",
+    "array": "the answer has to be a list in JSON, such as [1, 2]",
+    "object": 'the answer has to be an object in JSON, such as {"a": 1}',
+    "string": "the answer has to be a text",
+}
+
+
+def accepted(question: dict[str, Any], answer: object, matches: Callable[[str, str], bool]) -> Any:
+    """The value of an answer; ValueError says what is right, in words to be shown as they are: the author's own where
+    there are some.
+
+    A text is read as the question's type: a person types and a variable holds nothing else. Any other value has to be
+    of that type already. Nothing at all, or an empty text, means the default where there is one. `matches(pattern,
+    text)` says whether a JavaScript pattern is found in a text; for a value that is no text, in its JSON.
+    """
+    if question.get("default") is not None and (answer is None or (isinstance(answer, str) and not answer.strip())):
+        answer = question["default"]
+    choices = question.get("choices")
+    value = _typed(answer, question["type"]) if choices is None else _chosen(answer, question["type"], choices)
+    pattern = question.get("pattern")
+    if pattern is not None and not matches(pattern, as_text(value)):
+        raise ValueError(question.get("error_message") or f"the answer has to match {pattern}")
+    return value
+
+
+def matching(view: View) -> Callable[[str, str], bool]:
+    """How patterns are looked for: by the run's evaluator, and so under its time limit."""
+    program = view.texts.program("new RegExp(pattern).test(text)")
+
+    def matches(pattern: str, text: str) -> bool:
+        try:
+            return bool(view.with_names(pattern=pattern, text=text).run(program))
+        except ExpressionError as error:
+            if error.kind != "time":
+                raise
+            # The pattern backtracks over this answer. Another one may be quick: no reason to fail the step.
+            raise ValueError("the answer cannot be compared with the pattern in time: give a shorter one") from None
+
+    return matches
+
+
+def _chosen(answer: object, kind: str, choices: list[Any]) -> Any:
+    for choice in choices:
+        if same(choice, answer):
+            return choice
+    if isinstance(answer, str):
+        for choice in choices:
+            if as_text(choice) == answer.strip():
+                return choice
+        try:
+            value = _typed(answer, kind)
+        except ValueError:
+            value = answer
+        for choice in choices:  # `yes` for true, `2.0` for 2
+            if same(choice, value):
+                return choice
+    raise ValueError(f"the answer has to be one of {', '.join(map(as_text, choices))}")
+
+
+def _typed(answer: object, kind: str) -> Any:
+    if isinstance(answer, str) and kind != "string":
+        answer = _read(answer.strip(), kind)
+    if isinstance(answer, float) and kind == "integer" and answer.is_integer():
+        answer = int(answer)  # to JavaScript, and so to many a client, 3.0 and 3 are the same
+    if not is_of_type(answer, kind) or (isinstance(answer, float) and not math.isfinite(answer)):
+        raise ValueError(_EXPECTED[kind])
+    if isinstance(answer, int) and abs(answer) > _LARGEST:
+        raise ValueError(f"the answer has to be {_LARGEST} at most: expressions cannot hold more exactly")
+    return answer
+
+
+def _read(text: str, kind: str) -> Any:
+    """What a text says; anything of another type where it does not say one of this."""
+    if kind == "boolean":
+        return _TRUTHS.get(text.lower())
+    if kind in ("number", "integer"):
+        if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+            return None
+        return int(text) if text.lstrip("+-").isdigit() else float(text)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

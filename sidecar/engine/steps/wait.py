@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.engine.work.durations import duration_s, positive_s
+from sidecar.engine.evaluation import duration_s, positive_s
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:
-    from sidecar.engine.context import Context
+    from sidecar.engine.steps.context import Context
     from sidecar.model.steps import Wait
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from sidecar.display.plain import PlainLines
 from sidecar.display.progress import Progress
-from sidecar.engine.execution import Execution
 from sidecar.engine.owner import Owner
+from sidecar.engine.server_driven import ServerDriven
 from sidecar.model import run
 from sidecar.model.run import RunEvent
 from sidecar.service import starting
@@ -78,7 +78,7 @@ async def told_by(project: Project) -> list[RunEvent]:
     async with Owner(project.root, project.settings, project.environment, lambda _: None) as owner:
         definition = starting.find(project, "both", Script(worker=False))
         run_id = starting.create(project.root, owner.journal, starting.prepare(project, definition, {}))
-        await Execution(owner, run_id, events.append).execute()
+        await ServerDriven(owner, run_id, events.append).execute()
     return events
 
 

@@ -18,11 +18,11 @@ import pytest
 
 from sidecar.agents.process import Agent, Launch, Supervisor
 from sidecar.config import Settings
-from sidecar.engine.context import Context, Surroundings
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.mcp_client.clients import McpClients
 from sidecar.engine.steps import mcp_call
+from sidecar.engine.steps.context import Context, Surroundings
 from sidecar.errors import StepFailed
+from sidecar.mcp_client.client import McpClients
 from sidecar.model.agent import AgentEnded
 from sidecar.model.steps import McpCall
 from sidecar.state.script import Script
@@ -284,7 +284,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again(world: Worl
 async def test_a_server_whose_death_nobody_heard_of_yet_fails_the_call_with_how_it_died(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.engine.mcp_client.connection._LAST_WORDS_S", DEADLINE_S)
+    monkeypatch.setattr("sidecar.mcp_client.client._LAST_WORDS_S", DEADLINE_S)
     async with world.clients(old=plain()) as clients:
         first = await clients.call("old", "pid", {}, None)
         async with anyio.create_task_group() as tasks:
@@ -321,7 +321,7 @@ async def test_a_message_that_is_too_long_fails_the_call_and_says_so(world: Worl
 async def test_a_server_that_says_more_than_can_wait_fails_the_call_and_is_started_for_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.engine.mcp_client.process._WAITING_BYTES", 1)
+    monkeypatch.setattr("sidecar.mcp_client.client._WAITING_BYTES", 1)
     async with world.clients(old=plain()) as clients:
         with pytest.raises(StepFailed, match="it said more at once than could be taken in"):
             await clients.call("old", "flood", {}, None)
@@ -360,7 +360,7 @@ async def test_a_cancelled_call_leaves_the_server_in_use(world: World) -> None:
 async def test_a_server_that_answers_nothing_after_a_call_was_given_up_is_replaced(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.engine.mcp_client.connection._PROOF_S", 0.2)
+    monkeypatch.setattr("sidecar.mcp_client.client._PROOF_S", 0.2)
     async with world.clients(old=plain()) as clients:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(clients.call, "old", "deaf", {}, None)
@@ -412,7 +412,7 @@ async def test_a_server_that_never_answers_does_not_hold_up_the_end_of_the_run(w
 async def test_a_server_that_does_not_open_in_time_is_ended_and_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.engine.mcp_client.connection._OPEN_S", 2)
+    monkeypatch.setattr("sidecar.mcp_client.client._OPEN_S", 2)
     async with world.clients(old=plain(env={"STARTS": "silently"})) as clients:
         with pytest.raises(StepFailed, match="MCP server 'old' did not answer within 2 s"):
             await clients.call("old", "echo", {}, None)

@@ -17,10 +17,9 @@ import pytest
 from sidecar.agents.launch import Launch
 from sidecar.agents.process import Agent, Supervisor
 from sidecar.config import Settings
-from sidecar.engine.context import Context, Surroundings
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.steps import agent_shell_command, shell_command
-from sidecar.engine.work import command
+from sidecar.engine.steps import command
+from sidecar.engine.steps.context import Context, Surroundings
 from sidecar.errors import StepFailed, TemplateError
 from sidecar.model.agent import AgentEnded, EndReason
 from sidecar.model.run import AGENT_OUTPUT
@@ -87,7 +86,7 @@ class Bench:
     async def run(self, script: str, **keys: Any) -> Any:
         step = ShellCommand(type="shell_command", command=script, **keys)
         with anyio.fail_after(60):
-            return await shell_command.run(step, self.context)
+            return await command.run_command(step, self.context)
 
     async def failure(self, script: str, **keys: Any) -> dict[str, Any]:
         with pytest.raises(StepFailed) as caught:
@@ -428,7 +427,7 @@ async def on_terminal(bench: Bench, person: AtTerminal | None, script: str, **ke
     step = AgentShellCommand(type="agent_shell_command", command=script, **keys)
     context = replace(bench.context, around=replace(bench.context.around, person=person))
     with anyio.fail_after(60):
-        return await agent_shell_command.run(step, context)
+        return await command.run_agent_command(step, context)
 
 
 async def test_where_there_is_a_terminal_the_command_has_it_and_the_result_is_nothing(

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sidecar.catalog import agents
-from sidecar.engine.execution import Execution
+from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import StoreError
 from sidecar.model import run as kinds
 from sidecar.model import ulid
@@ -71,8 +71,8 @@ class Alone:
         prepared = starting.prepare(self.place.project, definition, given)
         return starting.create(str(self.place.root), self.owner.journal, prepared)
 
-    def execution(self, run_id: str) -> Execution:
-        return Execution(self.owner, run_id, self.told.append)
+    def execution(self, run_id: str) -> ServerDriven:
+        return ServerDriven(self.owner, run_id, self.told.append)
 
     async def run(self, name: str, **given: Any) -> tuple[str, Any]:
         run_id = self.created(name, **given)
@@ -96,7 +96,7 @@ async def test_while_the_agent_runs_the_journal_has_what_names_it(alone: Alone) 
             noted.extend(record.pid - event.data["pid"] for record in alone.owner.agents.not_ended())
 
     run_id = alone.created("worker", prompt="go")
-    ending = await Execution(alone.owner, run_id, hear).execute()
+    ending = await ServerDriven(alone.owner, run_id, hear).execute()
     assert (ending.status, ending.reason) == ("failed", "agent 'worker': it ended with exit code 3")
     assert noted == [0]
     assert alone.owner.agents.not_ended() == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.engine.record.ledger import Ledger
+from sidecar.engine.ledger import Ledger
 from sidecar.errors import StoreError
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.cursor import Cursor, LoopCount
-from sidecar.engine.program import actions, parts
-from sidecar.engine.program.parts import Part
+from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor.moves import Cursor, LoopCount
+from sidecar.engine.cursor.position import Scope, StepList
 from sidecar.errors import DefinitionChanged, SidecarError
 from sidecar.model.numbering import numbered
 from sidecar.model.workflow import Workflow
@@ -21,8 +21,8 @@ def say(step_id: str, **keys: Any) -> dict[str, Any]:
     return {"type": "user_message", "id": step_id, "message": "m", **keys}
 
 
-def part(*steps: dict[str, Any], **keys: Any) -> Part:
-    return parts.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
+def part(*steps: dict[str, Any], **keys: Any) -> StepList:
+    return position.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
 
 
 class Play:
@@ -33,7 +33,10 @@ class Play:
     """
 
     def __init__(
-        self, main: Part, answers: dict[str, Any] | None = None, included: dict[tuple[str, ...], Part] | None = None
+        self,
+        main: StepList,
+        answers: dict[str, Any] | None = None,
+        included: dict[tuple[str, ...], StepList] | None = None,
     ) -> None:
         self.parts = {(): main, **(included or {})}
         self.answers = {
@@ -44,7 +47,7 @@ class Play:
         self.scopes: list[dict[str, Any]] = []
         self.boundaries: list[tuple[str, str]] = []
 
-    def written_and_read(self, main: Part | None = None) -> Cursor:
+    def written_and_read(self, main: StepList | None = None) -> Cursor:
         known = self.parts if main is None else {**self.parts, (): main}
         return Cursor.restore(json.loads(json.dumps(self.cursor.to_json())), known.__getitem__)
 
@@ -58,7 +61,7 @@ class Play:
                 return actions.Answer(answer.pop(0) if isinstance(answer, list) and action.field != "items" else answer)
             case actions.Include():
                 return actions.Included(self.parts[(*action.scope.path, action.step.id)])
-            case actions.Run():
+            case actions.Execute():
                 self.ran.append(action.step.id)
                 self.scopes.append(action.scope.names)
         return actions.Completed()
@@ -253,8 +256,8 @@ def test_includes_three_deep_have_frames_of_their_own_and_see_no_loop_outside() 
         ("one", "two", "three"): part(say("deep")),
     }
     play = Play(part(loop), {"f.items": ["p"]}, included)
-    deep = play.until(actions.Run, "deep")
-    assert deep.scope == actions.Scope(("one", "two", "three"), {})
+    deep = play.until(actions.Execute, "deep")
+    assert deep.scope == Scope(("one", "two", "three"), {})
     assert play.cursor.steps == ("f", "one", "two", "three", "deep")
     left = [play.until(actions.Leave, each).scope.path for each in ("three", "two", "one")]
     assert left == [("one", "two"), ("one",), ()]
@@ -286,11 +289,11 @@ def test_an_outermost_loop_of_an_included_workflow_takes_a_stop_but_its_steps_do
 
 def test_the_steps_of_a_task_take_no_stop_because_running_tasks_finish() -> None:
     loop = {"type": "foreach", "id": "f", "items": "{{ x }}", "body": [say("a")]}
-    play = Play(Part(part(loop).steps), {"f.items": [1]})
+    play = Play(StepList(part(loop).steps), {"f.items": [1]})
     play.to_the_end()
     assert {kind for _, kind in play.boundaries} == {"abort-only"}
     with pytest.raises(TypeError, match="Stopped is no answer to Boundary"):
-        Cursor.start(Part(part(loop).steps)).after(actions.Stopped())
+        Cursor.start(StepList(part(loop).steps)).after(actions.Stopped())
 
 
 def test_a_stop_leaves_the_run_at_its_boundary() -> None:
@@ -320,7 +323,7 @@ def test_the_status_shows_the_steps_and_the_iteration_of_each_loop() -> None:
     outer = {"type": "foreach", "id": "f", "items": "{{ x }}", "body": [say("first"), inner]}
     play = Play(part(outer), {"f.items": ["p", "q", "r"], "w.condition": (False, True, True, False, False)})
     for _ in range(2):
-        play.until(actions.Run, "a")
+        play.until(actions.Execute, "a")
         seen = (play.cursor.steps, play.cursor.loops, play.cursor.iterations)
         play.cursor = play.cursor.after(actions.Completed())
     assert seen == (("f", "w", "a"), (LoopCount("f", 2, 3), LoopCount("w", 2, None)), 4)
@@ -336,7 +339,7 @@ def test_the_status_shows_the_steps_and_the_iteration_of_each_loop() -> None:
 def test_a_changed_definition_is_taken_where_the_step_is_still_there() -> None:
     loop = {"type": "foreach", "id": "f", "items": "{{ x }}", "body": [say("a"), say("b")]}
     play = Play(part(loop), {"f.items": [1, 2]})
-    play.until(actions.Run, "b")
+    play.until(actions.Execute, "b")
     longer = loop | {"body": [say("a"), say("also-new"), say("b"), say("last")]}
     changed = part(say("new"), longer, say("end"))
     play.parts[()] = changed
@@ -358,13 +361,13 @@ def test_a_changed_definition_is_taken_where_the_step_is_still_there() -> None:
 def test_a_changed_definition_without_the_step_is_refused_by_name(changed: list[dict[str, Any]], named: str) -> None:
     loop = {"type": "foreach", "id": "f", "items": "{{ x }}", "body": [say("a"), say("b")]}
     play = Play(part(loop), {"f.items": [1, 2]})
-    play.until(actions.Run, "b")
+    play.until(actions.Execute, "b")
     with pytest.raises(DefinitionChanged, match=f"step {named}, where the run stands"):
         play.written_and_read(part(*changed))
 
 
 def test_a_maximum_that_became_a_template_is_asked_for_and_a_higher_one_takes_a_run_past_its_limit() -> None:
-    def loop(most: Any) -> Part:
+    def loop(most: Any) -> StepList:
         return part({"type": "while", "id": "w", "condition": "{{ c }}", "max_iterations": most, "body": [say("a")]})
 
     for most in (3, "{{ n }}"):

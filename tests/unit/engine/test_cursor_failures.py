@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.cursor import Cursor
-from sidecar.engine.program import actions, parts
-from sidecar.engine.program.parts import Part
+from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor.moves import Cursor
+from sidecar.engine.cursor.position import StepList
 from sidecar.model.numbering import numbered
 from sidecar.model.workflow import Workflow
 
@@ -24,14 +24,16 @@ def including(**keys: Any) -> dict[str, Any]:
     return {"type": "include_workflow", "id": "inc", "workflow": "x", **keys}
 
 
-def part(*steps: dict[str, Any], **keys: Any) -> Part:
-    return parts.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
+def part(*steps: dict[str, Any], **keys: Any) -> StepList:
+    return position.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
 
 
 class Play:
     """Does what the cursor asks; the steps in `failing` fail so many times. Written and read before each action."""
 
-    def __init__(self, main: Part, failing: dict[str, int], included: Part | None = None, **answers: Any) -> None:
+    def __init__(
+        self, main: StepList, failing: dict[str, int], included: StepList | None = None, **answers: Any
+    ) -> None:
         self.parts = {(): main, ("inc",): included or part()}
         self.failing = failing
         self.answers = answers
@@ -55,7 +57,7 @@ class Play:
                 self.did.append(("settle", action.step.id, action.goes_on))
                 if self.fails(f"settle {action.step.id}"):
                     return actions.Failed({"message": "cannot be written"})
-            case actions.Run() | actions.Include():
+            case actions.Execute() | actions.Include():
                 self.did.append((action.step.id, action.attempt))
                 if self.fails(action.step.id):
                     return actions.Failed(ERROR)
@@ -110,7 +112,7 @@ def test_failures_are_counted_anew_for_the_next_step_and_the_next_iteration() ->
 
     def outcome(action: Any) -> actions.Outcome:
         told = original(action)
-        fails = isinstance(action, actions.Run) and (action.step.id, action.attempt) in failing_once
+        fails = isinstance(action, actions.Execute) and (action.step.id, action.attempt) in failing_once
         return actions.Failed(ERROR) if fails else told
 
     play.outcome = outcome  # type: ignore[method-assign]
@@ -219,7 +221,7 @@ def test_resuming_a_completed_run_changes_nothing() -> None:
     assert play.cursor.resumed().action == DONE
 
 
-@pytest.mark.parametrize("kind", [actions.Run, actions.Delay, actions.Settle, actions.Evaluate, actions.Include])
+@pytest.mark.parametrize("kind", [actions.Execute, actions.Delay, actions.Settle, actions.Evaluate, actions.Include])
 def test_a_run_that_is_cut_off_in_a_step_does_that_step_again_from_its_boundary(kind: type) -> None:
     step = say("a", on_error="retry", retry_count="{{ n }}", retry_delay=5, fallback_value=1)
     play = Play(part(say("z"), including(), step), {"a": 99}, retry_count=1)

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.engine.cursor import Cursor
-from sidecar.engine.program import actions, parts
-from sidecar.engine.program.parts import Part
+from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor.moves import Cursor
+from sidecar.engine.cursor.position import StepList
 from sidecar.model.language import has_template
 from sidecar.model.numbering import numbered
 from sidecar.model.steps import Exit, Fallible
@@ -104,7 +104,7 @@ def steps(draw: st.DrawFn, depth: int, in_loop: bool, includes: tuple[str, ...])
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> dict[str, Part]:
+def worlds(draw: st.DrawFn) -> dict[str, StepList]:
     """The workflow `main` and two that it can include; the one that comes later is included by the other only."""
     names = ("main", "a", "b")
     world = {}
@@ -112,7 +112,7 @@ def worlds(draw: st.DrawFn) -> dict[str, Part]:
         body = draw(step_lists(0, False, names[place + 1 :]))
         handling = {"on_error": draw(st.sampled_from(["checkpoint_and_fail", "checkpoint_and_fail", "continue"]))}
         definition = {"steps": body, "error_handling": handling}
-        world[name] = parts.of_workflow(numbered(Workflow.model_validate(definition)))
+        world[name] = position.of_workflow(numbered(Workflow.model_validate(definition)))
     return world
 
 
@@ -168,7 +168,7 @@ class RunEnds(Exception):  # noqa: N818 - no error
 class Reference:
     """Walks a workflow by plain recursion; `log` is everything that it did, in order."""
 
-    def __init__(self, world: dict[str, Part], oracle: Oracle) -> None:
+    def __init__(self, world: dict[str, StepList], oracle: Oracle) -> None:
         self.world = world
         self.oracle = oracle
         self.log: list[tuple[Any, ...]] = []
@@ -193,7 +193,7 @@ class Reference:
                     status = "failed"
         return status
 
-    def walk(self, steps: Any, part: Part, ids: Ids, counts: Counts) -> None:
+    def walk(self, steps: Any, part: StepList, ids: Ids, counts: Counts) -> None:
         for step in steps:
             try:
                 self.tried(step, part, (*ids, step.id), counts)
@@ -212,7 +212,7 @@ class Reference:
             raise StepError
         return answer
 
-    def tried(self, step: Any, part: Part, ids: Ids, counts: Counts) -> None:
+    def tried(self, step: Any, part: StepList, ids: Ids, counts: Counts) -> None:
         if not isinstance(step, Fallible):
             self.do(step, part, ids, counts)
             return
@@ -245,7 +245,7 @@ class Reference:
             raise StepError
         return False
 
-    def once(self, step: Any, part: Part, ids: Ids, counts: Counts, attempt: int, batch: dict[str, Any]) -> None:
+    def once(self, step: Any, part: StepList, ids: Ids, counts: Counts, attempt: int, batch: dict[str, Any]) -> None:
         if isinstance(step, ParallelForEach):
             self.parallel(step, ids, counts, batch)
             return
@@ -258,7 +258,7 @@ class Reference:
             self.walk(inner.steps, inner, ids, counts)
             self.log.append(("leave", ids, counts))
 
-    def do(self, step: Any, part: Part, ids: Ids, counts: Counts) -> None:
+    def do(self, step: Any, part: StepList, ids: Ids, counts: Counts) -> None:
         if isinstance(step, Conditional):
             held = self.ask(step, "condition", ids, counts)
             self.walk(step.then if held else step.else_ or (), part, ids, counts)
@@ -277,7 +277,7 @@ class Reference:
             self.ask(step, "message", ids, counts)
             raise RunEnds("completed" if step.status == "success" else "failed")
 
-    def loop_while(self, step: While, part: Part, ids: Ids, counts: Counts) -> None:
+    def loop_while(self, step: While, part: StepList, ids: Ids, counts: Counts) -> None:
         limit = self.ask(step, "max_iterations", ids, (*counts, 0))
         done = 0
         while self.ask(step, "condition", ids, (*counts, done)):
@@ -287,7 +287,7 @@ class Reference:
             if not self.iteration(step, part, ids, (*counts, done)):
                 return
 
-    def iteration(self, step: While | ForEach, part: Part, ids: Ids, counts: Counts) -> bool:
+    def iteration(self, step: While | ForEach, part: StepList, ids: Ids, counts: Counts) -> bool:
         try:
             self.walk(step.inner, part, ids, counts)
         except ContinueLoop:
@@ -334,14 +334,14 @@ class Reference:
 class Driver:
     """Does what the cursor asks, as the oracle says; `log` is everything that it did, in order."""
 
-    def __init__(self, world: dict[str, Part], oracle: Oracle) -> None:
+    def __init__(self, world: dict[str, StepList], oracle: Oracle) -> None:
         self.world = world
         self.oracle = oracle
         self.cursor = Cursor.start(world["main"])
         self.log: list[tuple[Any, ...]] = []
         self.task_attempts: Counter[tuple[int, int]] = Counter()
 
-    def part_at(self, path: tuple[str, ...]) -> Part:
+    def part_at(self, path: tuple[str, ...]) -> StepList:
         part = self.world["main"]
         for step_id in path:
             part = self.world[self.included(part.steps, step_id) or ""]
@@ -422,7 +422,7 @@ def examples(count: int) -> settings:
 
 @examples(150)
 @given(worlds(), st.integers(0, 2**32))
-def test_the_cursor_does_what_a_recursive_evaluator_does(world: dict[str, Part], seed: int) -> None:
+def test_the_cursor_does_what_a_recursive_evaluator_does(world: dict[str, StepList], seed: int) -> None:
     reference, driver = Reference(world, Oracle(seed)), Driver(world, Oracle(seed))
     status = reference.run()
     while not driver.cursor.is_over:
@@ -434,7 +434,7 @@ def test_the_cursor_does_what_a_recursive_evaluator_does(world: dict[str, Part],
 @examples(50)
 @given(worlds(), st.integers(0, 2**32))
 def test_a_cursor_that_is_written_down_and_read_after_every_action_does_the_same(
-    world: dict[str, Part], seed: int
+    world: dict[str, StepList], seed: int
 ) -> None:
     reference, driver = Reference(world, Oracle(seed)), Driver(world, Oracle(seed))
     status = reference.run()
@@ -448,7 +448,9 @@ def test_a_cursor_that_is_written_down_and_read_after_every_action_does_the_same
 
 @examples(50)
 @given(worlds(), st.integers(0, 2**32))
-def test_a_run_that_is_stopped_at_each_boundary_and_resumed_does_the_same(world: dict[str, Part], seed: int) -> None:
+def test_a_run_that_is_stopped_at_each_boundary_and_resumed_does_the_same(
+    world: dict[str, StepList], seed: int
+) -> None:
     reference, driver = Reference(world, Oracle(seed)), Driver(world, Oracle(seed))
     status = reference.run()
     stopped_at = -1
@@ -469,7 +471,7 @@ def test_a_run_that_is_stopped_at_each_boundary_and_resumed_does_the_same(world:
 @examples(70)
 @given(worlds(), st.integers(0, 2**32), st.lists(st.integers(0, 60), min_size=1, max_size=6))
 def test_a_run_that_is_cut_off_anywhere_completes_every_step_exactly_once(
-    world: dict[str, Part], seed: int, cuts: list[int]
+    world: dict[str, StepList], seed: int, cuts: list[int]
 ) -> None:
     oracle = Oracle(seed, task_attempts=False)
     reference, driver = Reference(world, oracle), Driver(world, oracle)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.cursor import Cursor
-from sidecar.engine.program import actions, parts
-from sidecar.engine.program.parts import Part
+from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor.moves import Cursor
+from sidecar.engine.cursor.position import StepList
 from sidecar.errors import DefinitionChanged
 from sidecar.model.numbering import numbered
 from sidecar.model.workflow import Workflow
@@ -29,11 +29,11 @@ def tasks(**keys: Any) -> dict[str, Any]:
     return {"type": "parallel_foreach", "id": "p", "items": "{{ x }}", "sub_agent_task": "t", **keys}
 
 
-def part(*steps: dict[str, Any]) -> Part:
-    return parts.of_workflow(numbered(Workflow.model_validate({"steps": list(steps)})))
+def part(*steps: dict[str, Any]) -> StepList:
+    return position.of_workflow(numbered(Workflow.model_validate({"steps": list(steps)})))
 
 
-def again(cursor: Cursor, main: Part) -> Cursor:
+def again(cursor: Cursor, main: StepList) -> Cursor:
     return Cursor.restore(json.loads(json.dumps(cursor.to_json())), lambda path: main)
 
 
@@ -81,11 +81,11 @@ def test_fifty_items_three_at_a_time_are_done_once_each_in_any_order_through_sto
         cursor = again(cursor.after(actions.TaskCompleted(action.batch, done)), main)
     assert not running
     assert begun == Counter(range(50))
-    assert isinstance(until(cursor, actions.Run).action, actions.Run)
+    assert isinstance(until(cursor, actions.Execute).action, actions.Execute)
 
 
 def test_no_items_are_done_at_once() -> None:
-    cursor = until(Cursor.start(part(tasks(), say("after"))), actions.Run, items=[])
+    cursor = until(Cursor.start(part(tasks(), say("after"))), actions.Execute, items=[])
     assert cursor.steps == ("after",)
 
 
@@ -171,10 +171,10 @@ def test_a_run_that_does_not_wait_goes_on_with_the_first_and_ends_with_the_last(
     main = part({"type": "conditional", "condition": True, "then": [tasks(wait_for_all=False)]}, say("a"), say("b"))
     cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2, 3])
     cursor = again(cursor.after(actions.TaskCompleted(0, 1)), main)
-    cursor = until(cursor, actions.Run)
+    cursor = until(cursor, actions.Execute)
     assert [each.todo for each in cursor.background] == [(0, 2)]
     cursor = again(cursor.after(actions.TaskCompleted(0, 0)), main)
-    assert isinstance(cursor.action, actions.Run)
+    assert isinstance(cursor.action, actions.Execute)
     cursor = until(cursor, actions.Parallel)
     waiting: Any = again(cursor, main).action
     assert waiting.todo == (2,)
@@ -190,7 +190,7 @@ def test_a_task_that_fails_in_the_background_fails_the_run_at_its_end_unless_the
     main = part(tasks(wait_for_all=False, on_error=on_error), say("a"))
     cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskCompleted(0, 0))
     cursor = again(cursor.after(actions.TaskFailed(0, 1, ERROR)), main)
-    end: Any = until(cursor, actions.Run).after(actions.Completed())
+    end: Any = until(cursor, actions.Execute).after(actions.Completed())
     assert end.action.status == status
     if status == "failed":
         left: Any = again(end, main).resumed()
@@ -201,7 +201,7 @@ def test_a_task_that_fails_in_the_background_fails_the_run_at_its_end_unless_the
 def test_a_failed_step_waits_for_the_background_before_the_run_ends() -> None:
     main = part(tasks(wait_for_all=False), say("a"))
     cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskCompleted(0, 0))
-    cursor = until(cursor, actions.Run).after(actions.Failed(ERROR))
+    cursor = until(cursor, actions.Execute).after(actions.Failed(ERROR))
     assert isinstance(cursor.action, actions.Parallel)
     cursor = cursor.after(actions.TaskCompleted(0, 1))
     assert cursor.action == actions.Finished("failed", "it failed", ERROR)
@@ -217,6 +217,6 @@ def test_tasks_in_the_background_whose_step_is_gone_are_refused_by_name() -> Non
 
 
 def test_tasks_inside_a_task_take_no_stop() -> None:
-    cursor = until(Cursor.start(Part(part(tasks()).steps)), actions.Parallel, items=[1])
+    cursor = until(Cursor.start(StepList(part(tasks()).steps)), actions.Parallel, items=[1])
     with pytest.raises(TypeError, match="Stopped is no answer to Parallel"):
         cursor.after(actions.Stopped())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from sidecar.catalog import workflows
-from sidecar.engine import needs
+from sidecar.engine.step import needs_agent
 from sidecar.model.run import Driver
 from sidecar.model.steps_control import STEP_CLASSES
 from sidecar.model.workflow import Workflow
@@ -50,7 +50,7 @@ DRIVERS = get_args(Driver)
 
 def ask(driver: Driver, *steps: dict[str, Any], tasks: dict[str, Any] | None = None) -> bool:
     workflow = Workflow.model_validate({"steps": list(steps), "sub_agent_tasks": tasks or {}})
-    return needs.needs_agent(
+    return needs_agent(
         workflow.steps or (), workflow.sub_agent_tasks or {}, functools.partial(included, "/nowhere"), driver
     )
 
@@ -135,7 +135,7 @@ class Project:
         def includes(includer: Definition | None, included: str) -> Definition:
             return workflows.included(self.root, includer or definition, included)
 
-        return needs.needs_agent(definition.workflow.steps or (), definition.tasks, includes, driver)
+        return needs_agent(definition.workflow.steps or (), definition.tasks, includes, driver)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.retry import LONGEST_DELAY_S, Again, GiveUp, GoOn, Policy, Verdict, decide, policy_of
+from sidecar.engine.cursor.moves import LONGEST_DELAY_S, Again, GiveUp, GoOn, Policy, Verdict, decide, policy_of
 from sidecar.model.steps import UserMessage
 
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from sidecar import layout
-from sidecar.engine import steering
+from sidecar.engine import redirects
 from sidecar.errors import InputError, NotFound
 from sidecar.model import ulid
 
@@ -30,22 +30,22 @@ def directory(tmp_path: Path, run_id: str) -> Path:
 
 def take(root: str, run_id: str) -> list[str]:
     """Hear all that waits."""
-    found = steering.waiting(root, run_id)
+    found = redirects.waiting(root, run_id)
     for name, _ in found:
-        steering.forget(root, run_id, name)
+        redirects.forget(root, run_id, name)
     return [text for _, text in found if text]
 
 
 def test_texts_are_taken_once_and_in_the_order_in_which_they_were_left(tmp_path: Path, run_id: str) -> None:
     left = [f"text {number}" for number in range(20)]
     for text in left:
-        steering.redirect(str(tmp_path), run_id, text)
+        redirects.redirect(str(tmp_path), run_id, text)
     assert take(str(tmp_path), run_id) == left
     assert take(str(tmp_path), run_id) == []
 
 
 def test_a_text_is_whole_and_private_and_leaves_nothing_beside_it(tmp_path: Path, run_id: str, directory: Path) -> None:
-    path = steering.redirect(str(tmp_path), run_id, "  use tabs ü\n")
+    path = redirects.redirect(str(tmp_path), run_id, "  use tabs ü\n")
     assert [str(entry) for entry in directory.iterdir()] == [path]
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert Path(path).read_text(encoding="utf-8") == "use tabs ü"
@@ -55,12 +55,12 @@ def test_a_text_is_whole_and_private_and_leaves_nothing_beside_it(tmp_path: Path
 
 def test_a_text_that_says_nothing_or_too_much_is_refused(tmp_path: Path, run_id: str, directory: Path) -> None:
     with pytest.raises(InputError, match="say something"):
-        steering.redirect(str(tmp_path), run_id, " \n")
+        redirects.redirect(str(tmp_path), run_id, " \n")
     with pytest.raises(InputError, match="at most 65536 bytes"):
-        steering.redirect(str(tmp_path), run_id, "ü" * 40_000)
+        redirects.redirect(str(tmp_path), run_id, "ü" * 40_000)
     assert list(directory.iterdir()) == []
-    steering.redirect(str(tmp_path), run_id, "x" * steering.MAX_BYTES)
-    assert take(str(tmp_path), run_id) == ["x" * steering.MAX_BYTES]
+    redirects.redirect(str(tmp_path), run_id, "x" * redirects.MAX_BYTES)
+    assert take(str(tmp_path), run_id) == ["x" * redirects.MAX_BYTES]
 
 
 def of_millisecond(milliseconds: int) -> str:
@@ -76,7 +76,7 @@ def test_a_text_of_the_same_millisecond_still_comes_behind_the_one_before(
         # The last id of a millisecond that is only just to come: most ids that are made now would be before it.
         soon = of_millisecond(time.time_ns() // 1_000_000 + 2)
         (directory / f"redirect.{soon}").write_text("before")
-        steering.redirect(str(tmp_path), run_id, "after")
+        redirects.redirect(str(tmp_path), run_id, "after")
         assert take(str(tmp_path), run_id) == ["before", "after"]
 
 
@@ -84,7 +84,7 @@ def test_a_text_of_the_same_millisecond_still_comes_behind_the_one_before(
 @pytest.mark.parametrize("name", ["01JC0000000000000000000000", "..", ".", "a/b", ""])
 def test_a_run_that_is_not_there_is_told(tmp_path: Path, name: str) -> None:
     with pytest.raises(NotFound):
-        steering.redirect(str(tmp_path), name, "text")
+        redirects.redirect(str(tmp_path), name, "text")
     assert take(str(tmp_path), name) == []
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_regular_file_is_never_read_and_never_waited_for(
     (directory / names[0]).symlink_to(secret)
     os.mkfifo(directory / names[1])
     (directory / names[2]).mkdir()
-    steering.redirect(str(tmp_path), run_id, "read me")
+    redirects.redirect(str(tmp_path), run_id, "read me")
     assert take(str(tmp_path), run_id) == ["read me"]
     assert secret.read_text() == "not for agents"
 
@@ -107,7 +107,7 @@ def test_a_file_of_somebody_else_is_read_up_to_the_limit_and_decoded_whatever_it
 ) -> None:
     (directory / f"redirect.{ulid.new()}").write_bytes(b"\xff" + b"x" * 100_000)
     (found,) = take(str(tmp_path), run_id)
-    assert found == "\ufffd" + "x" * (steering.MAX_BYTES - 1)
+    assert found == "\ufffd" + "x" * (redirects.MAX_BYTES - 1)
 
 
 def test_files_with_other_names_are_nobodys_redirects(tmp_path: Path, run_id: str, directory: Path) -> None:
@@ -133,12 +133,12 @@ async def test_whoever_watches_hears_every_text_before_and_after_the_start(tmp_p
         await news.wait()
         news = anyio.Event()
 
-    steering.redirect(str(tmp_path), run_id, "one")
+    redirects.redirect(str(tmp_path), run_id, "one")
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(steering.watch, str(tmp_path), run_id, hear)
+            tasks.start_soon(redirects.watch, str(tmp_path), run_id, hear)
             await next_text()
-            steering.redirect(str(tmp_path), run_id, "two")
+            redirects.redirect(str(tmp_path), run_id, "two")
             await next_text()
             tasks.cancel_scope.cancel()
     assert heard == ["one", "two"]
@@ -154,10 +154,10 @@ async def test_a_watch_outlives_the_directory(tmp_path: Path, run_id: str, direc
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             os.rmdir(directory)
-            tasks.start_soon(steering.watch, str(tmp_path), run_id, hear)
+            tasks.start_soon(redirects.watch, str(tmp_path), run_id, hear)
             await anyio.lowlevel.checkpoint()
             os.mkdir(directory)
-            steering.redirect(str(tmp_path), run_id, "still there")
+            redirects.redirect(str(tmp_path), run_id, "still there")
             await heard.wait()
             tasks.cancel_scope.cancel()
 
@@ -166,7 +166,7 @@ async def test_a_watch_outlives_the_directory(tmp_path: Path, run_id: str, direc
 async def test_a_text_is_there_until_it_was_heard_and_is_heard_once_where_it_cannot_go(
     tmp_path: Path, run_id: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steering.redirect(str(tmp_path), run_id, "one")
+    redirects.redirect(str(tmp_path), run_id, "one")
     heard: list[tuple[str, list[str]]] = []
     looks = 0
     unlink = os.unlink
@@ -184,7 +184,7 @@ async def test_a_text_is_there_until_it_was_heard_and_is_heard_once_where_it_can
     monkeypatch.setattr(os, "unlink", refuse)  # for root, too, there are such directories, but not in every test
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(steering.watch, str(tmp_path), run_id, hear)
+            tasks.start_soon(redirects.watch, str(tmp_path), run_id, hear)
             while os.listdir(directory):  # noqa: ASYNC110 - files give no event
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()

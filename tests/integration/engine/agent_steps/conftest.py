@@ -19,8 +19,8 @@ from sidecar import config
 from sidecar.agents.agent import Agent
 from sidecar.agents.launch import Launch
 from sidecar.agents.process import Supervisor
-from sidecar.engine.context import Context, Surroundings
 from sidecar.engine.evaluation import Texts, View
+from sidecar.engine.steps.context import Context, Surroundings
 from sidecar.model import ulid
 from sidecar.state.script import Script
 from sidecar.state.world import World

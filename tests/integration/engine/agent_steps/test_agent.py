@@ -27,7 +27,7 @@ async def done(stage: Stage, names: dict[str, Any] | None = None, /, *, context:
     """The result of a step."""
     step = AgentStep.model_validate({"type": "agent", "id": "it", **fields})
     with anyio.fail_after(60):
-        return await agent.run(step, context or stage.context(names))
+        return await agent.run_agent(step, context or stage.context(names))
 
 
 async def failure(stage: Stage, /, *, context: Any = None, **fields: Any) -> dict[str, Any]:

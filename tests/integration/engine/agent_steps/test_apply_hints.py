@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from sidecar.engine.steps import apply_hints
+from sidecar.engine.steps import agent
 from sidecar.errors import StepFailed
 from sidecar.model.steps import ApplyHints
 
@@ -25,7 +25,7 @@ async def applied(stage: Stage, names: dict[str, Any] | None = None, /, **fields
         {"type": "apply_hints", "id": "it", "file": "{{ item }}", "hints": "{{ hints }}", **fields}
     )
     with anyio.fail_after(60):
-        return await apply_hints.run(step, stage.context(names or {"item": "a.ts", "hints": ["one", "two"]}))
+        return await agent.run_apply_hints(step, stage.context(names or {"item": "a.ts", "hints": ["one", "two"]}))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_it_has_its_timeout_its_agent_and_what_a_person_added(stage: Stage
     stage.define("worker", "cat > prompt; echo 1")
     step = ApplyHints.model_validate({"type": "apply_hints", "id": "it", "file": "a", "hints": "b"})
     with anyio.fail_after(60):
-        await apply_hints.run(step, stage.context(additions=("Gently.",)))
+        await agent.run_apply_hints(step, stage.context(additions=("Gently.",)))
     assert (stage.root / "prompt").read_text().endswith("\n\nGently.")
 
 

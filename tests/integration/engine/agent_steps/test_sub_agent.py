@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from sidecar.engine.work.sub_agent import run_task_agent
+from sidecar.engine.steps.agent import run_task_agent
 from sidecar.errors import StepFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sidecar.engine.work.agent_turn import Taken
+    from sidecar.engine.steps.agent import Taken
 
     # The stage is a fixture's: with pytest's import mode nobody can import it from here.
     Stage = Any

@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from sidecar import config
-from sidecar.engine.ending import Ending
-from sidecar.engine.execution import Execution
-from sidecar.engine.opened import load
+from sidecar.engine.boundary import Ending
 from sidecar.engine.owner import Owner
+from sidecar.engine.replay import load
+from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import InputError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
@@ -67,7 +67,7 @@ class World:
         self.project = project
         self.cases = UseCases(project, owner, DetachedExecutor(project, owner.journal), self._hear)
         self.told: list[RunEvent] = []
-        self.executions: dict[str, Execution] = {}
+        self.executions: dict[str, ServerDriven] = {}
         self._waiting = anyio.Event()
 
     # --- what is there
@@ -109,7 +109,7 @@ class World:
         with anyio.fail_after(DEADLINE_S):
             with RunLock(str(self.root), run_id):
                 starting.begin_again(str(self.root), self.owner.journal, self.owner.journal.run(run_id), "server")
-            execution = self.executions[run_id] = Execution(self.owner, run_id, self._hear, **more)
+            execution = self.executions[run_id] = ServerDriven(self.owner, run_id, self._hear, **more)
             return await execution.execute()
 
     async def run(self, name: str, inputs: dict[str, Any] | None = None, **more: Any) -> tuple[str, Ending]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sidecar.engine import interpreter
+from sidecar.engine.cursor.actions import Boundary, Execute
 from sidecar.engine.interpreter import Interpreter
-from sidecar.engine.program.actions import Boundary, Run
-from sidecar.engine.threads import Thread
+from sidecar.engine.run import Thread
 from sidecar.model.steps import StateUpdate, UserMessage
 from sidecar.store.db import open_database
 from sidecar.store.journal import Steps
@@ -38,7 +38,7 @@ def unwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     do = Interpreter._do
 
     async def watched(self: Interpreter, thread: Thread, action: Any) -> None:
-        effect = isinstance(action, Run) and not isinstance(action.step, StateUpdate | UserMessage)
+        effect = isinstance(action, Execute) and not isinstance(action.step, StateUpdate | UserMessage)
         if not isinstance(action, Boundary) and not effect:
             with open_database(str(world.root)) as database:
                 begun = [step for step in Steps(database).steps(self.ledger.run_id) if step.status == "begun"]

@@ -11,8 +11,8 @@ import pytest
 
 from sidecar import config
 from sidecar.catalog import workflows
-from sidecar.engine.opened import load
 from sidecar.engine.owner import Owner
+from sidecar.engine.replay import load
 from sidecar.errors import DefinitionChanged, InputError
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from sidecar.engine.opened import signal_directories
+from sidecar.engine.boundary import signal_directories
 
 pytestmark = pytest.mark.anyio
 World = Any

@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from sidecar.engine import steering
-from sidecar.engine.opened import load
+from sidecar.engine import redirects
+from sidecar.engine.replay import load
 
 pytestmark = pytest.mark.anyio
 World = Any
@@ -140,7 +140,7 @@ async def test_a_redirect_that_was_journalled_and_not_removed_is_not_heard_again
     run_id = prepared(world)
     async with world.running(run_id):
         await at_work(world, run_id)
-        path = Path(steering.redirect(str(world.root), run_id, "be quick"))
+        path = Path(redirects.redirect(str(world.root), run_id, "be quick"))
         await at_work(world, run_id, 2)
         await world.until(lambda: not path.exists())
         world.executions[run_id].interrupt()
@@ -156,14 +156,14 @@ async def test_a_redirect_that_was_journalled_and_not_removed_is_not_heard_again
 async def test_a_redirect_is_in_the_journal_before_its_file_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = prepared(world)
     journalled: list[int] = []
-    forget = steering.forget
+    forget = redirects.forget
 
     def look(*which: str) -> None:
         journalled.append(len(world.events(run_id, "redirected")))
         forget(*which)
 
-    monkeypatch.setattr(steering, "forget", look)
+    monkeypatch.setattr(redirects, "forget", look)
     async with world.running(run_id):
         await at_work(world, run_id)
-        steering.redirect(str(world.root), run_id, "PLEASE")
+        redirects.redirect(str(world.root), run_id, "PLEASE")
     assert journalled == [1]

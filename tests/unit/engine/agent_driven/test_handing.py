@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.catalog import prompts
-from sidecar.engine.agent_driven.handing import hand_out, hand_out_tasks
 from sidecar.engine.evaluation import Texts, View
+from sidecar.engine.handout import hand_out, hand_out_tasks
 from sidecar.errors import ExpressionError, StepFailed
 from sidecar.model.numbering import numbered
 from sidecar.model.steps_control import ParallelForEach

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import TypeAdapter
 
-from sidecar.engine.agent_driven.handing import hand_out
-from sidecar.engine.agent_driven.reported import read_result
 from sidecar.engine.evaluation import Texts, View
+from sidecar.engine.handout import hand_out, read_result
 from sidecar.errors import InputError
 from sidecar.model.steps_control import Step
 from sidecar.state.script import Script

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.mcp_client import results
+from sidecar.mcp_client import client
 
 
 def answer(*content: dict[str, Any], **more: object) -> Any:
@@ -23,53 +23,53 @@ def text(value: str) -> dict[str, str]:
 
 
 def test_structured_content_wins_over_text() -> None:
-    assert results.value_of(answer(text("[1]"), structuredContent={"a": [1, None]})) == {"a": [1, None]}
+    assert client.value_of(answer(text("[1]"), structuredContent={"a": [1, None]})) == {"a": [1, None]}
 
 
 @pytest.mark.parametrize("value", [{"a": [1, 2.5, None, True]}, [], 12, "quoted", None, {"ü": "\U0001f9c0"}])
 def test_text_that_is_json_is_its_value(value: object) -> None:
-    assert results.value_of(answer(text(json.dumps(value)))) == value
+    assert client.value_of(answer(text(json.dumps(value)))) == value
 
 
 @pytest.mark.parametrize(
     "words", ["", "plain", "{", "NaN", "[Infinity]", "1e999", '{"a": 1e999}', '"\\ud800"', "[" * 10_000, "9" * 9_999]
 )
 def test_text_that_is_not_json_stays_text(words: str) -> None:
-    assert results.value_of(answer(text(words))) == words
+    assert client.value_of(answer(text(words))) == words
 
 
 def test_several_texts_are_joined() -> None:
-    assert results.value_of(answer(text("a"), text("b"))) == "a\nb"
-    assert results.value_of(answer(text("[1,"), text("2]"))) == [1, 2]
+    assert client.value_of(answer(text("a"), text("b"))) == "a\nb"
+    assert client.value_of(answer(text("[1,"), text("2]"))) == [1, 2]
 
 
 def test_other_blocks_keep_their_type() -> None:
     image = {"type": "image", "data": "R0lG", "mimeType": "image/gif"}
     link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
-    assert results.value_of(answer(image)) == image
-    assert results.value_of(answer(text("see"), image, link)) == [text("see"), image, link]
+    assert client.value_of(answer(image)) == image
+    assert client.value_of(answer(text("see"), image, link)) == [text("see"), image, link]
 
 
 def test_an_answer_without_anything_is_null() -> None:
-    assert results.value_of(answer()) is None
+    assert client.value_of(answer()) is None
 
 
 def test_a_number_that_json_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        results.value_of(answer(structuredContent={"a": float("inf")}))
+        client.value_of(answer(structuredContent={"a": float("inf")}))
 
 
 def test_the_mask_is_applied_wherever_text_stands() -> None:
     result = answer(structuredContent={"key": ["my secret", {"secret": 1}]})
-    assert results.value_of(result, lambda shown: shown.replace("secret", "***")) == {"key": ["my ***", {"***": 1}]}
+    assert client.value_of(result, lambda shown: shown.replace("secret", "***")) == {"key": ["my ***", {"***": 1}]}
 
 
 def test_the_words_of_an_answer_are_all_its_texts() -> None:
     image = {"type": "image", "data": "R0lG", "mimeType": "image/gif"}
-    assert results.text_of(answer(text("a"), image, text("b\n"))) == "a\nb"
+    assert client.text_of(answer(text("a"), image, text("b\n"))) == "a\nb"
 
 
 def test_the_sdk_is_not_imported_before_a_server_is_opened() -> None:
-    code = "import sys, sidecar.engine.mcp_client.clients, sidecar.engine.steps.mcp_call; print(*sys.modules)"
+    code = "import sys, sidecar.mcp_client.client, sidecar.engine.steps.mcp_call; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not [name for name in found.stdout.split() if name.partition(".")[0] in ("mcp", "mcp_types", "httpx2")]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.mcp_client.servers import HttpServer, Servers, StdioServer
 from sidecar.errors import ConfigError
+from sidecar.mcp_client.servers import HttpServer, Servers, StdioServer
 
 
 def servers(root: Path, configured: dict[str, Any] | None = None, **environment: str) -> Servers:

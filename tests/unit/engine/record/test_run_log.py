@@ -9,7 +9,7 @@ import pytest
 
 from sidecar import layout
 from sidecar.agents.mask import Secrets
-from sidecar.engine.record.run_log import NAME, RunLog, keep_traceback, line
+from sidecar.engine.run_log import NAME, RunLog, keep_traceback, line
 from sidecar.model import run as kinds
 from sidecar.model import ulid
 from sidecar.model.run import RunEvent

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from sidecar import layout
 from sidecar.cli import logs
-from sidecar.engine.record import run_log
-from sidecar.engine.record.run_log import FORMER, NAME, RunLog
+from sidecar.engine import run_log
+from sidecar.engine.run_log import FORMER, NAME, RunLog
 from sidecar.model import run as kinds
 from sidecar.model import ulid
 from sidecar.model.run import RunEvent

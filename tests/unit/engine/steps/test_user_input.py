@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from sidecar.config import Settings
-from sidecar.engine.context import AnswerNeeded, Context, Person, Surroundings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import user_input
+from sidecar.engine.steps.context import AnswerNeeded, Context, Person, Surroundings
 from sidecar.errors import StepFailed
 from sidecar.model.steps import UserInput
 from sidecar.state.script import Script

@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from sidecar.config import Settings
-from sidecar.engine.context import Context, Surroundings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import wait
+from sidecar.engine.steps.context import Context, Surroundings
 from sidecar.errors import ExpressionError, StepFailed
 from sidecar.model.steps import Wait
 from sidecar.state.reactive import Reactive, Write

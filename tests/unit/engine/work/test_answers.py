@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.work.answers import accepted, matching
+from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import ExpressionError
 from sidecar.state.script import Script
 from sidecar.state.world import World

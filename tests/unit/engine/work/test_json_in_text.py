@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.work.json_in_text import fenced, last_count, last_object
+from sidecar.engine.steps.output import fenced, last_count, last_object
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from sidecar import config, layout
-from sidecar.engine.context import Context, Surroundings
-from sidecar.engine.work import legacy
+from sidecar.engine.steps.agent import abort_line_reason, apply_abort_line
+from sidecar.engine.steps.context import Context, Surroundings
 from sidecar.errors import SignalError, StepFailed
 from sidecar.model import ulid
 from sidecar.signals import files
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_only_a_last_line_that_begins_with_the_mark_asks_for_an_abort(answer: str, reason: str | None) -> None:
-    assert legacy.reason_in(answer) == reason
+    assert abort_line_reason(answer) == reason
 
 
 @dataclass
@@ -97,7 +97,7 @@ async def test_the_runs_own_abort_is_written_and_the_step_does_not_complete_whil
 
             async def heed() -> None:
                 nonlocal returned
-                await legacy.heed(step.context(), "ABORT ERROR: no")
+                await apply_abort_line(step.context(), "ABORT ERROR: no")
                 returned = True
 
             tasks.start_soon(heed)
@@ -123,7 +123,7 @@ async def test_an_abort_that_somebody_takes_back_leaves_a_failed_step(step: Step
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take_back)
             try:
-                await legacy.heed(step.context(), "ABORT ERROR: no")
+                await apply_abort_line(step.context(), "ABORT ERROR: no")
             except StepFailed as error:
                 failure = error
     assert "taken back: no" in str(failure)
@@ -132,8 +132,8 @@ async def test_an_abort_that_somebody_takes_back_leaves_a_failed_step(step: Step
 @pytest.mark.anyio
 async def test_nothing_happens_without_the_text_or_with_the_setting_off(step: Step) -> None:
     with anyio.fail_after(30):
-        await legacy.heed(step.context(), "all is well")
-        await legacy.heed(step.context(legacy_abort_text=False), "ABORT ERROR: no")
+        await apply_abort_line(step.context(), "all is well")
+        await apply_abort_line(step.context(legacy_abort_text=False), "ABORT ERROR: no")
     assert (step.told, os.listdir(step.directory)) == ([], [])
 
 
@@ -141,4 +141,4 @@ async def test_nothing_happens_without_the_text_or_with_the_setting_off(step: St
 async def test_an_abort_that_cannot_be_written_is_an_error_of_the_step(step: Step) -> None:
     os.rmdir(step.directory)
     with pytest.raises(SignalError):
-        await legacy.heed(step.context(), "ABORT ERROR: no")
+        await apply_abort_line(step.context(), "ABORT ERROR: no")

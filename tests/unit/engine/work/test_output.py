@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.work.output import formatted, nothing
+from sidecar.engine.steps.output import formatted, nothing
 from sidecar.errors import StepFailed
 from sidecar.model.steps import OutputFormat
 

@@ -1,0 +1,160 @@
+"""Redirects: texts that a person leaves in the directory of a run, for the step that its agent is at."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from sidecar import layout
+from sidecar.errors import InputError, NotFound, SidecarError
+from sidecar.model import ulid
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+MAX_BYTES = 64 * 1024
+_PREFIX = "redirect."
+# How late a person's words may come. There is no event source behind this: the watcher of signals is for files whose
+# loss would cost correctness, this is for words to an agent that takes seconds to start again, and a look costs some
+# ten microseconds.
+_LOOK_EVERY_S = 0.2
+_ORDER_S = 0.005
+
+
+def redirect(root: str, run_id: str, text: str) -> str:
+    """Leave a text for a run, whole or not at all, for the run's owner alone to read. The result is its path.
+
+    Whether anybody executes the run is for the caller to ask: what nobody takes waits for the next resume.
+    """
+    data = text.strip().encode("utf-8", "replace")
+    if not data:
+        raise InputError("a redirect has to say something")
+    if len(data) > MAX_BYTES:
+        raise InputError(f"a redirect has at most {MAX_BYTES} bytes, not {len(data)}; put the rest into a file")
+    directory = layout.run_directory(root, run_id)
+    handle = _opened(root, run_id)
+    try:
+        name = _next_name(handle)
+        _put(handle, name, data)
+    except OSError as error:
+        raise SidecarError(f"cannot write to {directory}: {error.strerror}") from None
+    finally:
+        os.close(handle)
+    return os.path.join(directory, name)
+
+
+def waiting(root: str, run_id: str) -> list[tuple[str, str]]:
+    """What waits for a run, oldest first: names, and their texts, empty where there is nothing to be read. Never waits
+    itself, whatever stands there."""
+    try:
+        handle = _opened(root, run_id)
+    except SidecarError:
+        return []
+    try:
+        return [(name, _text(handle, name)) for name in _waiting(handle)]
+    finally:
+        os.close(handle)
+
+
+def forget(root: str, run_id: str, name: str) -> None:
+    """One was heard. It may stay where it cannot be removed, or where its owner dies first: whoever hears it again
+    knows it by its name."""
+    try:
+        handle = _opened(root, run_id)
+    except SidecarError:
+        return
+    try:
+        _remove(handle, name)
+    finally:
+        os.close(handle)
+
+
+async def watch(root: str, run_id: str, on_text: Callable[[str, str], Awaitable[None]]) -> None:
+    """Give every text to `on_text`, with its name, soon after it was left, until cancelled; each is removed when
+    that has returned."""
+    heard: set[str] = set()
+    while True:
+        for name, text in waiting(root, run_id):
+            if text and name not in heard:
+                heard.add(name)
+                await on_text(name, text)
+            forget(root, run_id, name)
+        await anyio.sleep(_LOOK_EVERY_S)
+
+
+def _opened(root: str, run_id: str) -> int:
+    if not ulid.is_valid(run_id):
+        raise NotFound(f"{run_id!r} is not the id of a run")
+    directory = layout.run_directory(root, run_id)
+    try:
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFound(f"no such run: {run_id}") from None
+    except OSError as error:
+        raise SidecarError(f"cannot open {directory}: {error.strerror}") from None
+
+
+def _waiting(handle: int) -> list[str]:
+    try:
+        names = os.listdir(handle)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith(_PREFIX) and ulid.is_valid(name.removeprefix(_PREFIX)))
+
+
+def _next_name(handle: int) -> str:
+    """A name behind all that wait. Ids of one millisecond are in no order: then the next millisecond is waited for,
+    but not the return of a clock that was set back."""
+    newest = max(_waiting(handle), default="")
+    deadline = time.monotonic() + _ORDER_S
+    while True:
+        is_last = time.monotonic() >= deadline  # asked first: what is made after a long pause is late enough
+        name = _PREFIX + ulid.new()
+        if name > newest or is_last:
+            return name
+
+
+def _put(handle: int, name: str, data: bytes) -> None:
+    temporary = f".{name}.tmp"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
+    try:
+        with open(file, "wb", buffering=0) as raw:
+            view = memoryview(data)
+            while view:
+                view = view[raw.write(view) or 0 :]
+            os.fsync(file)
+        os.rename(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
+    except BaseException:
+        _remove(handle, temporary)
+        raise
+
+
+def _text(handle: int, name: str) -> str:
+    """The text of one file; empty where it is not a regular file, or is gone already."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    data = b""
+    try:
+        file = os.open(name, flags, dir_fd=handle)
+    except OSError:  # a link, or not ours to read
+        pass
+    else:
+        try:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                data = os.read(file, MAX_BYTES)
+        except OSError:
+            pass
+        finally:
+            os.close(file)
+    return data.decode("utf-8", "replace").strip()
+
+
+def _remove(handle: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=handle)
+    except OSError:
+        pass

@@ -1,0 +1,178 @@
+"""Which MCP servers a run may call: those of the settings first, then those of the project's `.mcp.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from sidecar import layout
+from sidecar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+PROJECT_FILE = ".mcp.json"
+_SETTING = "mcp_servers"
+_HTTP_TYPES = ("http", "streamable-http", "streamable_http", "streamableHttp")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class StdioServer:
+    """A server that is a process of ours. Its arguments and variables may hold secrets: they are never shown."""
+
+    name: str
+    argv: tuple[str, ...] = field(repr=False)
+    cwd: str
+    env: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server somewhere on the network. Its address and headers may hold secrets: they are never shown."""
+
+    name: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+
+
+Server = StdioServer | HttpServer
+
+
+class Servers:
+    """The servers that are configured for a project, read when they are needed.
+
+    A definition that is wrong is an error for whoever names that server, and for nobody else.
+    """
+
+    def __init__(self, root: str, configured: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> None:
+        self._root = root
+        self._configured = configured
+        self._environment = environment
+        self._of_project: dict[str, Any] | None = None
+
+    def names(self) -> list[str]:
+        """Every server, those of the settings first; ConfigError where `.mcp.json` cannot be read."""
+        return list(dict.fromkeys((*self._configured, *self._project_servers())))
+
+    def find(self, name: str) -> Server:
+        """A server by its name, its variables filled in; ConfigError where there is none, or it is defined wrongly."""
+        # The file is not looked at for what the settings have: they hold also where the file is broken.
+        if name in self._configured:
+            return self._read(name, self._configured[name], f"the setting {_SETTING}")
+        found = self._project_servers()
+        if name not in found:
+            raise ConfigError(self._missing(name))
+        return self._read(name, found[name], self._path)
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._root, PROJECT_FILE)
+
+    def _missing(self, name: str) -> str:
+        names = self.names()
+        if not names:
+            return f"no MCP server {name!r}: none is configured, in {self._path} or in the setting {_SETTING}"
+        return f"no MCP server {name!r}; {nearest(name, names)}"
+
+    def _project_servers(self) -> dict[str, Any]:
+        if self._of_project is None:
+            self._of_project = _from_file(self._path)
+        return self._of_project
+
+    def _read(self, name: str, given: object, where: str) -> Server:
+        def wrong(what: str) -> ConfigError:
+            return ConfigError(f"{where}: MCP server {name!r}: {what}")
+
+        if not isinstance(given, dict):
+            raise wrong("is no object with `command` or `url`")
+        entry = _Entry(given, self._environment, wrong)
+        kind = given.get("type")
+        if kind == "sse":
+            raise wrong("the type `sse` is not spoken here; ask the server's makers for its streamable HTTP address")
+        if kind is not None and kind != "stdio" and kind not in _HTTP_TYPES:
+            raise wrong(f"unknown type {kind!r}: stdio or http")
+        if kind in _HTTP_TYPES or (kind is None and "url" in given):
+            return self._http(name, entry, wrong)
+        command = entry.text("command")
+        if not command:
+            raise wrong("`command` is missing, and so is `url`: one of them is needed")
+        directory = os.path.join(self._root, os.path.expanduser(entry.text("cwd") or ""))
+        argv = (os.path.expanduser(command), *entry.texts("args"))
+        return StdioServer(name, argv, os.path.normpath(directory), entry.table("env"))
+
+    def _http(self, name: str, entry: _Entry, wrong: Callable[[str], ConfigError]) -> HttpServer:
+        url = entry.text("url") or ""
+        if not url.startswith(("http://", "https://")):
+            raise wrong("`url` has to be an address that begins with http:// or https://")
+        return HttpServer(name, url, entry.table("headers"))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What to say to somebody who gave a name that does not exist."""
+    known = sorted(names)
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(known) or 'none'}"
+
+
+class _Entry:
+    """One server's definition, its values checked and `${VAR}` and `${VAR:-default}` in them filled in."""
+
+    def __init__(
+        self, given: dict[str, Any], environment: Mapping[str, str], wrong: Callable[[str], ConfigError]
+    ) -> None:
+        self._given = given
+        self._environment = environment
+        self._wrong = wrong
+
+    def text(self, key: str) -> str | None:
+        value = self._given.get(key)
+        return None if value is None else self._filled(value, key)
+
+    def texts(self, key: str) -> list[str]:
+        values = self._given.get(key) or []
+        if not isinstance(values, list):
+            raise self._wrong(f"`{key}` has to be a list of texts")
+        return [self._filled(value, f"{key}[{index}]") for index, value in enumerate(values)]
+
+    def table(self, key: str) -> dict[str, str]:
+        values = self._given.get(key) or {}
+        if not isinstance(values, dict):
+            raise self._wrong(f"`{key}` has to be an object of texts")
+        return {str(name): self._filled(value, f"{key}.{name}") for name, value in values.items()}
+
+    def _filled(self, value: object, where: str) -> str:
+        if not isinstance(value, str):
+            raise self._wrong(f"`{where}` has to be a text: put it in quotes")
+
+        def fill(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            found = self._environment.get(name, default)
+            if found is None:
+                raise self._wrong(
+                    f"`{where}` needs the variable {name}, which is not set; ${{{name}:-…}} has a default"
+                )
+            return found
+
+        return _VARIABLE.sub(fill, value)
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8", opener=layout.open_at_once) as file:
+            content = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from None
+    servers = content.get("mcpServers", {}) if isinstance(content, dict) else None
+    if not isinstance(servers, dict):
+        raise ConfigError(f'{path}: it has to be an object with the servers in "mcpServers", by name')
+    return servers
