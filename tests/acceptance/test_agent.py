@@ -7,9 +7,7 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,95 +15,56 @@ import psutil
 import pytest
 import yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.kit import SIDECAR, Project, until
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 DEAF = "trap '' TERM INT HUP; setsid sh -c \"trap '' TERM; touch born; while :; do sleep 50; done\" & wait; sleep 100"
 
 
-class Project:
-    """A project whose agents, and everything that they start, carry a tag of their own."""
+class AgentProject(Project):
+    """A project with a workspace, and agents that are one shell script each."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.state = root / ".swissarmyhammer"
+        super().__init__(root, SIDECAR_KILL_AFTER_S="0.5")
         (self.state / "workspaces" / "ws").mkdir(parents=True)
-        self.tag = uuid.uuid4().hex
-        self.environment = {**os.environ, "TEST_TAG": self.tag, "SIDECAR_KILL_AFTER_S": "0.5"}
 
-    def start(self, script: str, *options: str, prompt: str = "go") -> subprocess.Popen[str]:
+    def begin(self, script: str, *options: str, prompt: str = "go") -> subprocess.Popen[str]:
+        """`agent run`, with an agent that does this."""
         command = f"command={json.dumps(['sh', '-c', script])}"
-        return subprocess.Popen(
-            [SIDECAR, "agent", "run", "command", "-p", command, *options, prompt],
-            cwd=self.root,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [SIDECAR, *arguments]
-        return subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False, timeout=60
-        )
+        return self.start("agent", "run", "command", "-p", command, *options, prompt)
 
     def script(self, script: str, *options: str, prompt: str = "go") -> tuple[int, str, str]:
-        return finished(self.start(script, *options, prompt=prompt))
+        return self.finished(self.begin(script, *options, prompt=prompt))
 
-    def wait_for(self, name: str) -> None:
-        until((self.root / name).exists)
-
-    def tagged(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if self.tag in environ(process).get("TEST_TAG", "")]
+    def completed(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(arguments, *self.run(*arguments))
 
     def define(self, name: str, **definition: object) -> None:
-        (self.state / "agents").mkdir(exist_ok=True)
         (self.state / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(definition))
 
     def logs(self) -> str:
         return "".join(path.read_text() for path in self.state.glob("runs/*/agents/*.log"))
 
 
-def environ(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except psutil.Error:
-        return {}
-
-
-def until(condition: Callable[[], object], within_s: float = 30) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
-
-
-def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
-
-
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    project = Project(tmp_path)
+def project(tmp_path: Path) -> Iterator[AgentProject]:
+    project = AgentProject(tmp_path)
     yield project
     left = project.tagged()
-    for process in left:
-        process.kill()
+    project.close()
     assert left == [], "processes were left behind"
 
 
 # --- what goes in and what comes out
 
 
-def test_the_prompt_goes_in_by_stdin_and_the_answer_comes_out(project: Project) -> None:
+def test_the_prompt_goes_in_by_stdin_and_the_answer_comes_out(project: AgentProject) -> None:
     assert project.script("tr a-z A-Z", prompt="hello\nyou")[:2] == (0, "HELLO\nYOU\n")
 
 
-def test_only_the_answer_goes_to_stdout_and_everything_about_it_to_stderr(project: Project) -> None:
+def test_only_the_answer_goes_to_stdout_and_everything_about_it_to_stderr(project: AgentProject) -> None:
     code, out, err = project.script("echo answer; echo aside >&2")
     assert (code, out) == (0, "answer\n")
     lines = [line.partition(" ")[2] for line in err.splitlines()]
@@ -114,21 +73,21 @@ def test_only_the_answer_goes_to_stdout_and_everything_about_it_to_stderr(projec
     assert lines[-1] == "completed"
 
 
-def test_a_failing_agent_is_exit_2_with_its_code_and_what_it_said(project: Project) -> None:
+def test_a_failing_agent_is_exit_2_with_its_code_and_what_it_said(project: AgentProject) -> None:
     code, out, err = project.script("echo what I have; exit 3", "-q")
     assert (code, out) == (2, "what I have\n")
     assert err.startswith("sidecar: failed: agent 'command': it ended with exit code 3; to go on: sidecar resume ")
     assert err.count("\n") == 1
 
 
-def test_a_program_that_is_not_there_fails_the_run_which_says_so(project: Project) -> None:
-    result = project.run("agent", "run", "command", "-p", 'command=["no-such-program"]', "x", "-q")
+def test_a_program_that_is_not_there_fails_the_run_which_says_so(project: AgentProject) -> None:
+    result = project.completed("agent", "run", "command", "-p", 'command=["no-such-program"]', "x", "-q")
     assert (result.returncode, result.stdout) == (2, "")
     assert "cannot find the program 'no-such-program'" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_json_is_one_object_with_everything(project: Project) -> None:
+def test_json_is_one_object_with_everything(project: AgentProject) -> None:
     code, out, err = project.script("echo '{\"a\": 1}'", "--json")
     run = json.loads(out)
     assert (code, err) == (0, "")
@@ -141,11 +100,11 @@ def test_json_is_one_object_with_everything(project: Project) -> None:
     assert run["duration_s"] > 0
 
 
-def test_quiet_prints_the_final_answer_only(project: Project) -> None:
+def test_quiet_prints_the_final_answer_only(project: AgentProject) -> None:
     assert project.script("echo one; echo two; echo noise >&2", "-q") == (0, "one\ntwo\n", "")
 
 
-def test_an_agent_of_ones_own_is_a_yaml_file(project: Project) -> None:
+def test_an_agent_of_ones_own_is_a_yaml_file(project: AgentProject) -> None:
     project.define(
         "greeter",
         description="Greets.",
@@ -160,41 +119,44 @@ def test_an_agent_of_ones_own_is_a_yaml_file(project: Project) -> None:
             {"name": "loud", "type": "boolean", "default": False},
         ],
     )
-    assert project.run("agent", "run", "greeter", "hello", "-p", "loud=true", "you").stdout == "Say hello to you|hi\n"
-    assert project.run("agent", "greeter", "-p", "who=me", "bye", "-q").stdout == "Say bye to me|hi\n"
+    assert (
+        project.completed("agent", "run", "greeter", "hello", "-p", "loud=true", "you").stdout
+        == "Say hello to you|hi\n"
+    )
+    assert project.completed("agent", "greeter", "-p", "who=me", "bye", "-q").stdout == "Say bye to me|hi\n"
 
 
 # --- a run like any other
 
 
-def test_a_workspace_binds_the_run_and_is_where_the_agent_works(project: Project) -> None:
+def test_a_workspace_binds_the_run_and_is_where_the_agent_works(project: AgentProject) -> None:
     code, out, _ = project.script("pwd", "--workspace", "ws", "--json")
     run, workspace = json.loads(out), str((project.state / "workspaces" / "ws").resolve())
     assert (code, run["workspace"], run["text"]) == (0, workspace, workspace)
 
 
-def test_while_it_works_the_status_has_it_and_what_was_interrupted_is_resumed(project: Project) -> None:
-    agent = project.start("touch born; until [ -e go ]; do sleep 0.02; done; echo done")
-    project.wait_for("born")
-    (run,) = json.loads(project.run("status", "--json").stdout)["runs"]
+def test_while_it_works_the_status_has_it_and_what_was_interrupted_is_resumed(project: AgentProject) -> None:
+    agent = project.begin("touch born; until [ -e go ]; do sleep 0.02; done; echo done")
+    project.until_exists("born")
+    (run,) = json.loads(project.completed("status", "--json").stdout)["runs"]
     assert (run["workflow"], run["status"], run["agents"][0]["name"]) == ("agent:command", "running", "command")
     agent.send_signal(signal.SIGINT)
-    assert finished(agent)[0] == 130
+    assert AgentProject.finished(agent)[0] == 130
     (project.root / "go").touch()
-    resumed = project.run("resume", run["run_id"], "--json")
+    resumed = project.completed("resume", run["run_id"], "--json")
     assert (resumed.returncode, json.loads(resumed.stdout)["state"]) == (0, {"answer": "done"})
 
 
-def test_a_detached_agent_goes_on_by_itself(project: Project) -> None:
+def test_a_detached_agent_goes_on_by_itself(project: AgentProject) -> None:
     code, run_id, _ = project.script("until [ -e go ]; do sleep 0.02; done; touch did", "--detach", "-q")
     assert code == 0
     (project.root / "go").touch()
-    project.wait_for("did")
-    found = project.run("logs", run_id.strip(), "-f").stdout
+    project.until_exists("did")
+    found = project.completed("logs", run_id.strip(), "-f").stdout
     assert "completed" in found
 
 
-def test_a_dry_run_starts_no_agent(project: Project) -> None:
+def test_a_dry_run_starts_no_agent(project: AgentProject) -> None:
     code, out, _ = project.script("touch born", "--dry-run")
     assert code == 0
     assert "have command do: go" in out
@@ -218,28 +180,28 @@ def test_a_dry_run_starts_no_agent(project: Project) -> None:
     ],
 )
 def test_bad_input_gets_one_line_that_says_what_would_be_right(
-    project: Project, arguments: list[str], said: str
+    project: AgentProject, arguments: list[str], said: str
 ) -> None:
-    result = project.run(*arguments)
+    result = project.completed(*arguments)
     assert result.returncode == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (project.state / "runs").exists()
 
 
-def test_a_tool_that_is_not_installed_says_how_to_point_to_it(project: Project) -> None:
+def test_a_tool_that_is_not_installed_says_how_to_point_to_it(project: AgentProject) -> None:
     project.environment["PATH"] = "/usr/bin:/bin"
-    result = project.run("agent", "run", "gemini", "hello")
+    result = project.completed("agent", "run", "gemini", "hello")
     assert result.returncode == 2
     assert "SIDECAR_GEMINI=/path/to/gemini" in result.stderr
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
-def test_the_list_shows_built_in_and_own_agents(project: Project, form: str) -> None:
+def test_the_list_shows_built_in_and_own_agents(project: AgentProject, form: str) -> None:
     project.define(
         "reviewer", adapter="claude", description="Reviews.", prompt="Review {{ what }}", parameters=[{"name": "what"}]
     )
-    out = project.run("agent", "list", "--format", form).stdout
+    out = project.completed("agent", "list", "--format", form).stdout
     if form == "table":
         assert [line.split()[:2] for line in out.splitlines()] == [
             ["claude", "builtin"],
@@ -254,9 +216,9 @@ def test_the_list_shows_built_in_and_own_agents(project: Project, form: str) -> 
     assert agents["command"]["source"] == "builtin"
 
 
-def test_a_broken_definition_is_reported_with_its_place_and_hides_no_other(project: Project) -> None:
+def test_a_broken_definition_is_reported_with_its_place_and_hides_no_other(project: AgentProject) -> None:
     project.define("broken", adapter="claude", promt="x")
-    result = project.run("agent", "list")
+    result = project.completed("agent", "list")
     assert result.returncode == 2
     assert "broken.yaml:2: " in result.stderr
     assert "claude" in result.stdout
@@ -265,13 +227,13 @@ def test_a_broken_definition_is_reported_with_its_place_and_hides_no_other(proje
 # --- signals
 
 
-def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: Project) -> None:
-    agent = project.start(DEAF, "-q")
-    project.wait_for("born")
-    written = project.run("abort", "enough is enough", "--wait")
+def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: AgentProject) -> None:
+    agent = project.begin(DEAF, "-q")
+    project.until_exists("born")
+    written = project.completed("abort", "enough is enough", "--wait")
     assert written.returncode == 0
     assert "survivors: 0" in written.stdout
-    code, out, err = finished(agent)
+    code, out, err = AgentProject.finished(agent)
     assert (code, out) == (2, "")
     assert err.startswith("sidecar: aborted: enough is enough; to go on: ")
     receipt = json.loads((project.state / ".abort.receipt.json").read_text())
@@ -281,15 +243,15 @@ def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: Project) -
     assert project.tagged() == []
 
 
-def test_a_receipt_names_the_programs_and_never_what_was_said_to_them(project: Project) -> None:
+def test_a_receipt_names_the_programs_and_never_what_was_said_to_them(project: AgentProject) -> None:
     script = 'sh -c "touch born; sleep 100; :" sh "$1" & wait'
     command = ["sh", "-c", script, "sh"]
     project.define("told", adapter="command", command=command, prompt_via="argument", prompt="{{ prompt }}")
     told = [SIDECAR, "agent", "run", "told", "the plan nobody else may read", "-q"]
     agent = subprocess.Popen(told, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True)
-    project.wait_for("born")
-    written = project.run("abort", "enough", "--wait", "--json")
-    assert finished(agent)[0] == 2
+    project.until_exists("born")
+    written = project.completed("abort", "enough", "--wait", "--json")
+    assert AgentProject.finished(agent)[0] == 2
     text = (project.state / ".abort.receipt.json").read_text()
     processes = json.loads(text)["processes"]
     assert len(processes) >= 2
@@ -300,8 +262,8 @@ def test_a_receipt_names_the_programs_and_never_what_was_said_to_them(project: P
 
 
 @pytest.mark.parametrize("where", ["project", "workspace", "run"])
-def test_an_abort_file_works_in_each_place(project: Project, where: str) -> None:
-    agent = project.start("touch born; sleep 100", "--workspace", "ws")
+def test_an_abort_file_works_in_each_place(project: AgentProject, where: str) -> None:
+    agent = project.begin("touch born; sleep 100", "--workspace", "ws")
     until((project.state / "workspaces" / "ws" / "born").exists)
     place = {
         "project": project.state,
@@ -309,24 +271,24 @@ def test_an_abort_file_works_in_each_place(project: Project, where: str) -> None
         "run": next((project.state / "runs").iterdir()),
     }[where]
     (place / ".abort").touch()
-    code, out, err = finished(agent)
+    code, out, err = AgentProject.finished(agent)
     assert (code, out) == (2, "")
     assert "aborted: Unknown abort reason" in err
     assert not (place / ".abort").exists()
 
 
-def test_a_stop_never_interrupts_an_agent_and_is_consumed_at_its_end(project: Project) -> None:
-    agent = project.start("touch born; until [ -e go ]; do sleep 0.01; done; echo done")
-    project.wait_for("born")
-    assert project.run("stop", "--all").returncode == 0
+def test_a_stop_never_interrupts_an_agent_and_is_consumed_at_its_end(project: AgentProject) -> None:
+    agent = project.begin("touch born; until [ -e go ]; do sleep 0.01; done; echo done")
+    project.until_exists("born")
+    assert project.completed("stop", "--all").returncode == 0
     (project.root / "go").touch()
-    assert finished(agent)[:2] == (0, "done\n")
+    assert AgentProject.finished(agent)[:2] == (0, "done\n")
     assert not (project.state / ".stop").exists()
     assert json.loads((project.state / ".stop.receipt.json").read_text())["state"] == "applied"
 
 
-def test_a_stop_that_is_there_already_prevents_the_run_and_says_so(project: Project) -> None:
-    project.run("stop", "ws", "--reason", "not today")
+def test_a_stop_that_is_there_already_prevents_the_run_and_says_so(project: AgentProject) -> None:
+    project.completed("stop", "ws", "--reason", "not today")
     code, out, err = project.script("touch born", "--workspace", "ws")
     assert (code, out) == (0, "")
     assert "not today" in err
@@ -335,8 +297,8 @@ def test_a_stop_that_is_there_already_prevents_the_run_and_says_so(project: Proj
     assert project.script("echo born", "--workspace", "ws")[:2] == (0, "born\n")
 
 
-def test_a_leftover_abort_is_cleared_with_a_warning_and_does_not_end_the_next_run(project: Project) -> None:
-    project.run("abort", "yesterday's news")
+def test_a_leftover_abort_is_cleared_with_a_warning_and_does_not_end_the_next_run(project: AgentProject) -> None:
+    project.completed("abort", "yesterday's news")
     code, out, err = project.script("echo born")
     assert (code, out) == (0, "born\n")
     assert "yesterday's news" in err
@@ -347,27 +309,29 @@ def test_a_leftover_abort_is_cleared_with_a_warning_and_does_not_end_the_next_ru
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_interrupt_ends_the_tree_by_the_ladder(project: Project, number: signal.Signals, code: int) -> None:
-    agent = project.start("trap 'echo bye; exit 0' TERM; touch born; while :; do sleep 0.01; done")
-    project.wait_for("born")
+def test_one_interrupt_ends_the_tree_by_the_ladder(project: AgentProject, number: signal.Signals, code: int) -> None:
+    agent = project.begin("trap 'echo bye; exit 0' TERM; touch born; while :; do sleep 0.01; done")
+    project.until_exists("born")
     agent.send_signal(number)
-    found, out, err = finished(agent)
+    found, out, err = AgentProject.finished(agent)
     assert (found, out) == (code, "")  # what is said by one that is being ended is no answer
     assert "sidecar: interrupted; to go on: sidecar resume " in err
     assert "bye" in project.logs()
 
 
-def test_a_second_interrupt_kills_at_once(project: Project) -> None:
+def test_a_second_interrupt_kills_at_once(project: AgentProject) -> None:
     project.environment["SIDECAR_KILL_AFTER_S"] = "600"
-    agent = project.start("trap 'touch asked' TERM; touch born; while :; do sleep 0.01; done")
-    project.wait_for("born")
+    agent = project.begin("trap 'touch asked' TERM; touch born; while :; do sleep 0.01; done")
+    project.until_exists("born")
     agent.send_signal(signal.SIGINT)
-    project.wait_for("asked")
+    project.until_exists("asked")
     agent.send_signal(signal.SIGINT)
-    assert finished(agent)[0] == 130
+    assert AgentProject.finished(agent)[0] == 130
 
 
-def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_the_ladder(project: Project) -> None:
+def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_the_ladder(
+    project: AgentProject,
+) -> None:
     """The agent has a session of its own: the terminal's SIGINT does not hit it, sidecar's SIGTERM does."""
     script = "trap 'echo INT' INT; trap 'echo TERM; exit' TERM; touch born; while :; do sleep 0.01; done"
     pid, terminal = pty.fork()
@@ -375,7 +339,7 @@ def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_t
         os.chdir(project.root)
         command = f"command={json.dumps(['sh', '-c', script])}"
         os.execve(SIDECAR, ["sidecar", "agent", "run", "command", "-p", command, "go"], project.environment)
-    project.wait_for("born")
+    project.until_exists("born")
     os.write(terminal, b"\x03")
     shown = b""
     try:
@@ -390,9 +354,9 @@ def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_t
     assert "INT" not in project.logs()
 
 
-def test_a_reader_that_goes_away_ends_no_agent_and_is_told_where_the_answer_is(project: Project) -> None:
-    agent = project.start("touch born; until [ -e go ]; do sleep 0.02; done; echo answer", "-q")
-    project.wait_for("born")
+def test_a_reader_that_goes_away_ends_no_agent_and_is_told_where_the_answer_is(project: AgentProject) -> None:
+    agent = project.begin("touch born; until [ -e go ]; do sleep 0.02; done; echo answer", "-q")
+    project.until_exists("born")
     assert agent.stdout is not None
     assert agent.stderr is not None
     agent.stdout.close()
@@ -402,11 +366,11 @@ def test_a_reader_that_goes_away_ends_no_agent_and_is_told_where_the_answer_is(p
     agent.stderr.close()
     assert said.startswith("sidecar: completed, but the result cannot be written: Broken pipe; to read it: sidecar ")
     command = said.rpartition("; to read it: sidecar ")[2].split()
-    assert json.loads(project.run(*command).stdout)["state"]["answer"] == "answer"
+    assert json.loads(project.completed(*command).stdout)["state"]["answer"] == "answer"
 
 
 @pytest.mark.parametrize("option", ["-q", "--json"])
-def test_a_full_disk_behind_stdout_is_one_line(project: Project, option: str) -> None:
+def test_a_full_disk_behind_stdout_is_one_line(project: AgentProject, option: str) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     command = [SIDECAR, "agent", "run", "command", "-p", 'command=["echo", "answer"]', option, "go"]
@@ -425,7 +389,7 @@ def test_a_full_disk_behind_stdout_is_one_line(project: Project, option: str) ->
     assert "No space left on device" in result.stderr
 
 
-def test_a_project_that_cannot_be_written_is_one_line(project: Project) -> None:
+def test_a_project_that_cannot_be_written_is_one_line(project: AgentProject) -> None:
     """A file where the directory of runs should be: that stops root too."""
     (project.state / "runs").write_text("")
     code, out, err = project.script("echo never")
@@ -434,17 +398,17 @@ def test_a_project_that_cannot_be_written_is_one_line(project: Project) -> None:
     assert str(project.state / "runs") in err
 
 
-def test_kill_9_of_the_owner_leaves_nothing(project: Project) -> None:
-    agent = project.start(DEAF)
-    project.wait_for("born")
+def test_kill_9_of_the_owner_leaves_nothing(project: AgentProject) -> None:
+    agent = project.begin(DEAF)
+    project.until_exists("born")
     agent.kill()
-    finished(agent)
+    AgentProject.finished(agent)
     until(lambda: project.tagged() == [])
 
 
-def test_what_a_dead_owner_and_its_sentinel_left_is_reaped_by_the_next_run(project: Project) -> None:
-    agent = project.start("touch born; sleep 100")
-    project.wait_for("born")
+def test_what_a_dead_owner_and_its_sentinel_left_is_reaped_by_the_next_run(project: AgentProject) -> None:
+    agent = project.begin("touch born; sleep 100")
+    project.until_exists("born")
     owner = psutil.Process(agent.pid)
     sentinel = next(child for child in owner.children() if "sentinel" in " ".join(child.cmdline()))
     # Stopped first: otherwise whichever dies first lets the other one do its work.
@@ -452,7 +416,7 @@ def test_what_a_dead_owner_and_its_sentinel_left_is_reaped_by_the_next_run(proje
     owner.suspend()
     sentinel.kill()
     owner.kill()
-    finished(agent)
+    AgentProject.finished(agent)
     until(lambda: not sentinel.is_running() or sentinel.status() == psutil.STATUS_ZOMBIE)
     assert any(process.name() == "sleep" for process in project.tagged())
     code, out, err = project.script("echo next")
@@ -464,18 +428,18 @@ def test_what_a_dead_owner_and_its_sentinel_left_is_reaped_by_the_next_run(proje
 # --- limits
 
 
-def test_a_timeout_ends_the_agent_with_exit_3(project: Project) -> None:
+def test_a_timeout_ends_the_agent_with_exit_3(project: AgentProject) -> None:
     project.define("slow", adapter="command", command=["sleep", "100"], limits={"timeout": "300ms"})
-    result = project.run("agent", "run", "slow", "go", "--json")
+    result = project.completed("agent", "run", "slow", "go", "--json")
     run = json.loads(result.stdout)
     assert result.returncode == 3
     assert (run["status"], run["ended"]) == ("failed", "timeout")
     assert "timeout" in run["reason"]
 
 
-def test_a_silent_idle_agent_is_ended_as_stalled(project: Project) -> None:
+def test_a_silent_idle_agent_is_ended_as_stalled(project: AgentProject) -> None:
     project.define("idle", adapter="command", command=["sleep", "100"], limits={"idle_timeout": "500ms"})
-    result = project.run("agent", "run", "idle", "go", "--json")
+    result = project.completed("agent", "run", "idle", "go", "--json")
     assert result.returncode == 3
     assert json.loads(result.stdout)["ended"] == "stall"
 
@@ -488,14 +452,14 @@ def test_a_silent_idle_agent_is_ended_as_stalled(project: Project) -> None:
     ],
     ids=["cpu", "output"],
 )
-def test_a_busy_agent_is_never_ended_as_stalled(project: Project, busy: str) -> None:
+def test_a_busy_agent_is_never_ended_as_stalled(project: AgentProject, busy: str) -> None:
     """It works for many times its idle timeout, then is told to finish: had it been ended, the code would be 3."""
     limits = {"idle_timeout": "600ms"}
     script = f"touch born; ({busy}); echo done"
     project.define("busy", adapter="command", command=["sh", "-c", script], limits=limits)
     command = [SIDECAR, "agent", "run", "busy", "go"]
     agent = subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE, text=True)
-    project.wait_for("born")
+    project.until_exists("born")
     began = time.monotonic()
     until(lambda: time.monotonic() - began > 3)
     (project.root / "over").touch()
@@ -503,33 +467,32 @@ def test_a_busy_agent_is_never_ended_as_stalled(project: Project, busy: str) -> 
     assert agent.returncode == 0
 
 
-def _waiting_agent(project: Project, *arguments: str) -> subprocess.Popen[str]:
+def _waiting_agent(project: AgentProject, *arguments: str) -> subprocess.Popen[str]:
     """In the root it uses no CPU and says nothing, until somebody writes to `over`; started, and at work."""
     os.mkfifo(project.root / "over")
     command = ["sh", "-c", "touch born; cat over"]
     project.define("waiting", adapter="command", command=command, limits={"idle_timeout": "600ms"})
     workflow = {"description": "", "steps": [{"type": "agent", "agent": "waiting", "prompt": "go"}]}
-    (project.state / "workflows").mkdir()
     (project.state / "workflows" / "waits.yaml").write_text(yaml.safe_dump(workflow))
     command = [SIDECAR, "flow", "run", "waits", "-q", *arguments]
     agent = subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE, text=True)
-    project.wait_for("born")
+    project.until_exists("born")
     return agent
 
 
-def _in_git(project: Project, ignored: str = "") -> None:
+def _in_git(project: AgentProject, ignored: str = "") -> None:
     subprocess.run(["git", "init", "-q"], cwd=project.root, check=True)
     (project.root / ".gitignore").write_text(f".swissarmyhammer/\n{ignored}")
 
 
-def _workspace(project: Project) -> Path:
+def _workspace(project: AgentProject) -> Path:
     made = project.state / "workspaces" / "task"
     made.mkdir(parents=True)
     return made
 
 
 @pytest.mark.parametrize("place", ["root", "workspace", "workspace in git", "large tree", "large tree in git"])
-def test_an_agent_whose_files_change_is_not_stalled(project: Project, place: str) -> None:
+def test_an_agent_whose_files_change_is_not_stalled(project: AgentProject, place: str) -> None:
     if "git" in place:
         _in_git(project)
     work, arguments = project.root / "work", []
@@ -557,7 +520,7 @@ def test_an_agent_whose_files_change_is_not_stalled(project: Project, place: str
 
 
 @pytest.mark.parametrize("name", ["signals", "journal", "ignored"])
-def test_what_others_write_is_no_sign_of_life_of_an_agent(project: Project, name: str) -> None:
+def test_what_others_write_is_no_sign_of_life_of_an_agent(project: AgentProject, name: str) -> None:
     _in_git(project, ignored="build/\n")
     (project.root / "build").mkdir()
     workspace = _workspace(project)
@@ -581,7 +544,7 @@ def test_what_others_write_is_no_sign_of_life_of_an_agent(project: Project, name
 # --- secrets
 
 
-def test_a_secret_appears_neither_in_the_log_nor_in_the_output(project: Project) -> None:
+def test_a_secret_appears_neither_in_the_log_nor_in_the_output(project: AgentProject) -> None:
     project.environment["ANTHROPIC_API_KEY"] = "sk-very-secret"
     project.environment["OTHER_KEY"] = "also-secret"
     (project.state / "config.yaml").write_text("secrets: [ANTHROPIC_API_KEY, OTHER_KEY]\n")

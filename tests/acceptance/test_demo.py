@@ -18,11 +18,12 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
+from tests.kit import SIDECAR
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHECKOUT = Path(__file__).parents[2]
-SIDECAR = Path(sys.executable).with_name("sidecar")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -6,13 +6,12 @@ import os
 import pty
 import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+from tests.kit import SIDECAR
 
 
 def graph(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

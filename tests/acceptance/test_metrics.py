@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -21,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.kit import DEADLINE_S, SIDECAR, until
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 TOKEN = "0123456789abcdef"
-DEADLINE_S = 60.0
 OPTIONAL = {"sidecar.service.metrics", "sidecar.service.tracing", "sidecar.notify.otlp", "sidecar.notify.http_post"}
 # Deaf to SIGTERM, and ready once it is.
 DEAF = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
@@ -53,14 +52,6 @@ def sidecar(project: Path, *arguments: str, **environment: str) -> subprocess.Co
         timeout=DEADLINE_S,
         check=False,
     )
-
-
-def until(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
-    return found
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+from tests.kit import SIDECAR
+
 OWN = {
     "sidecar",
     "sidecar.__main__",

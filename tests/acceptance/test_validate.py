@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
+from tests.kit import SIDECAR
+
 WORKFLOWS = ".swissarmyhammer/workflows"
 GOOD = "steps: [{type: user_message, message: hello}]\n"
 BAD = """\

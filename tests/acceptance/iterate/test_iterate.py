@@ -265,7 +265,6 @@ def test_an_answer_that_only_mentions_abort_error_aborts_nothing(project: Worksp
 
 def test_the_text_abort_error_aborts_also_in_the_very_last_step(project: WorkspaceProject) -> None:
     project.environment["SIDECAR_WATCHER"] = "polling"  # so that the step could complete before anybody has seen it
-    (project.state / "workflows").mkdir()
     only = {"description": "", "steps": [{"type": "agent", "prompt": "Do it.", "on_error": "continue"}]}
     (project.state / "workflows" / "only.yaml").write_text(json.dumps(only))
     process = project.start("only", "-q")

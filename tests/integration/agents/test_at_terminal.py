@@ -15,6 +15,7 @@ from sidecar.agents.at_terminal import Command
 from sidecar.agents.containment import Containment
 from sidecar.agents.process import Agent, Launch, Supervisor
 from sidecar.model.agent import AgentEnded
+from tests.kit import alive
 
 pytestmark = pytest.mark.anyio
 # Ignores SIGTERM, and has a child in another session that does, too.
@@ -65,13 +66,6 @@ async def desk(tmp_path: Path, containment: Containment) -> AsyncIterator[Desk]:
         finally:
             os.close(desk.master)
             os.close(desk.slave)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize(("script", "code", "kept"), [("exit 3", 3, 3), ("kill -9 $$", -9, 137)])

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from sidecar.agents.link import Link
 from sidecar.agents.proc_table import ProcessTable, ProcTable, Table
 from sidecar.agents.process import Agent, Launch, Supervisor
 from sidecar.model.agent import AgentEnded
+from tests.kit import alive, eventually
 
 pytestmark = pytest.mark.anyio
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -44,21 +44,6 @@ async def first_line(agent: Agent) -> str:
         async for output in agent.subscribe():
             return output.lines[0]
     raise AssertionError("no output")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Some things nobody reports: look again, under a deadline."""
-    with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110
-            await anyio.sleep(0.005)
-
-
-def is_alive(pid: int) -> bool:
-    """Dead and not yet reaped by init counts as dead."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def kill_sentinel(supervisor: Supervisor) -> None:
@@ -104,7 +89,7 @@ async def test_the_pid_of_an_agent_is_not_given_away_while_its_tree_lives(contai
         agent = await supervisor.start(shell(script, keep_stdin_open=True, kill_after_s=10))
         assert await first_line(agent) == "up"
         agent.write_stdin(b"go\n")
-        await until(lambda: psutil.Process(agent.pid).status() == psutil.STATUS_ZOMBIE)
+        await eventually(lambda: psutil.Process(agent.pid).status() == psutil.STATUS_ZOMBIE)
         assert supervisor.agents
         ended = await agent.end("abort", kill_after_s=0)
     assert (ended.exit_code, ended.survivors) == (0, 0)
@@ -156,11 +141,11 @@ async def test_a_cancelled_run_is_an_abort_and_the_tree_is_empty_when_it_returns
     async with Supervisor("/", containment=containment, on_ended=events.append) as supervisor:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervisor.run, shell("exec sleep 1000"))
-            await until(lambda: any(agent.pid for agent in supervisor.agents.values()))
+            await eventually(lambda: any(agent.pid for agent in supervisor.agents.values()))
             (agent,) = supervisor.agents.values()
             pid = agent.pid
             tasks.cancel_scope.cancel()
-        assert not is_alive(pid)
+        assert not alive(pid)
     assert [event.reason for event in events] == ["abort"]
 
 
@@ -220,8 +205,8 @@ async def test_an_abort_does_not_put_off_the_kill_of_what_an_exited_agent_left(s
     agent = await supervisor.start(shell(script, keep_stdin_open=True, kill_after_s=0.5))
     assert await first_line(agent) == "up"
     agent.write_stdin(b"go\n")
-    await until(lambda: not is_alive(agent.pid))
-    await until(lambda: agent.kill_at() < math.inf)
+    await eventually(lambda: not alive(agent.pid))
+    await eventually(lambda: agent.kill_at() < math.inf)
     agent.request_end("abort", kill_after_s=600)
     try:
         with anyio.fail_after(20):
@@ -271,7 +256,7 @@ async def test_who_is_born_while_the_table_is_read_is_found(tmp_path: Path) -> N
             if fifo.exists():
                 fifo.write_text("")  # waits for its reader, the handler of SIGTERM
                 fifo.unlink()
-                while is_alive(agent.pid):
+                while alive(agent.pid):
                     time.sleep(0.001)
             return Table(row for row in map(self.row, listed) if row is not None)
 
@@ -322,7 +307,7 @@ async def test_a_killed_sentinel_is_replaced_and_its_agents_are_ended_by_the_own
         assert not psutil.pid_exists(killed)  # nor is its zombie left
     assert (ended.reason, ended.exit_code, ended.survivors) == ("internal_error", None, 0)
     assert ended.problem == "the sentinel that started it was killed"
-    assert [pid for pid in (agent.pid, *children) if is_alive(pid)] == []
+    assert [pid for pid in (agent.pid, *children) if alive(pid)] == []
     others = [event for event in events if event is not ended]
     assert {(event.reason, event.exit_code) for event in others} == {("exited", 0)}
     assert {int(event.tail) for event in others} == {supervisor.sentinel_pid}
@@ -390,7 +375,7 @@ async def test_an_agent_costs_no_thread_and_gives_every_descriptor_back(containm
             await agent.wait()
         assert descriptors() == before
         children = psutil.Process(supervisor.sentinel_pid).children
-        await until(lambda: children() == [])  # no zombie is left either
+        await eventually(lambda: children() == [])  # no zombie is left either
 
 
 async def test_a_hundred_agents_ended_at_once_share_their_looks_at_the_process_table(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sidecar.agents.process import Agent, Launch, Supervisor
 from sidecar.agents.reap import reap
 from sidecar.model import ulid
 from sidecar.model.agent import AgentEnded, AgentRecord
+from tests.kit import alive, eventually
 
 KIT = Path(__file__).parent / "hostile" / "kit.py"
 OWNER = KIT.with_name("owner.py")
@@ -74,28 +75,12 @@ def with_word(word: str) -> list[psutil.Process]:
     return found
 
 
-def lives(pid: int) -> bool:
-    """Whether that process, whose pid nobody else can have by now, does anything: a zombie with threads does."""
-    try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
-    except psutil.Error:
-        return False
-
-
 def waited_s() -> float:
     """How long this process was ready to run and had no processor: the machine's share in any time measured here."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
         return 0.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Nothing tells a stranger that a process is gone: look again, under a deadline."""
-    with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110
-            await anyio.sleep(0.005)
 
 
 def groups_left(told: dict[str, Any]) -> list[str]:
@@ -139,7 +124,7 @@ async def test_every_hostile_program_is_ended_whole_and_once_and_nobody_else_is(
         taken_s = time.monotonic() - began - (waited_s() - had_waited_s)
         left = [process.cmdline() for process in with_word(word)]
         assert left == []
-        assert [name for name, agent in agents.items() if lives(agent.pid)] == []
+        assert [name for name, agent in agents.items() if alive(agent.pid)] == []
         assert taken_s < GRACE_S + 2
         assert Counter(event.run_id for event in events) == Counter(NAMES)
         assert {event.run_id: event.survivors for event in events} == dict.fromkeys(NAMES, 0)
@@ -182,7 +167,7 @@ async def test_an_orphan_that_dropped_every_mark_does_not_outlive_its_owner(
     with an_owner(containment, word, ["ignores_term", "drops_every_mark"]) as (owner, _):
         assert len(with_word(word)) == 4  # the owner has the word too
         owner.kill()
-        await until(lambda: not with_word(word))
+        await eventually(lambda: not with_word(word))
 
 
 @contextmanager
@@ -211,9 +196,9 @@ async def test_an_owner_killed_by_9_takes_every_hostile_tree_along(
     with an_owner(containment, word) as (owner, told):
         assert len(with_word(word)) > len(NAMES)
         owner.kill()
-        await until(lambda: not with_word(word) and not any(lives(record.pid) for record in records_in(told)))
+        await eventually(lambda: not with_word(word) and not any(alive(record.pid) for record in records_in(told)))
     assert bystander.poll() is None
-    await until(lambda: not psutil.pid_exists(told["sentinel"]))
+    await eventually(lambda: not psutil.pid_exists(told["sentinel"]))
     assert groups_left(told) == []
 
 
@@ -230,7 +215,7 @@ async def test_what_outlived_owner_and_sentinel_is_reaped_by_the_next_sidecar(
     with anyio.fail_after(30):
         ended, survivors = await reap(records, "/", containment, kill_after_s=GRACE_S)
     assert with_word(word) == []
-    assert [record.pid for record in records if lives(record.pid)] == []
+    assert [record.pid for record in records if alive(record.pid)] == []
     assert survivors == 0
     assert len(ended) >= len(NAMES)
     assert bystander.poll() is None
@@ -250,7 +235,7 @@ async def test_an_abort_at_any_moment_of_an_agents_life_gives_one_end_and_an_emp
             # The moment is the subject here: before the request is out, before exec, in mid-life, at the exit.
             with anyio.move_on_after(chance.choice([0, 0.001, 0.002, 0.005, 0.02]) * chance.random()):
                 await supervisor.run(launch)
-            await until(lambda: not supervisor.agents)
+            await eventually(lambda: not supervisor.agents)
             assert len(events) == number + 1
     assert Counter(event.run_id for event in events) == Counter(map(str, range(rounds)))
     assert {event.survivors for event in events} == {0}

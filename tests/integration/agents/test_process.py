@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -36,13 +35,6 @@ async def first_line(agent: Agent) -> str:
         async for output in agent.subscribe():
             return output.lines[0]
     raise AssertionError("no output")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Some things nobody reports: look again, under a deadline."""
-    with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110
-            await anyio.sleep(0.005)
 
 
 def descriptors() -> int:

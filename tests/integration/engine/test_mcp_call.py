@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 
 from sidecar.agents.process import Agent, Launch, Supervisor
@@ -27,6 +26,7 @@ from sidecar.model.agent import AgentEnded
 from sidecar.model.steps import McpCall
 from sidecar.state.script import Script
 from sidecar.state.world import World as StateWorld
+from tests.kit import alive, eventually
 
 pytestmark = pytest.mark.anyio
 PROGRAMS = Path(__file__).parent / "programs"
@@ -79,20 +79,7 @@ class World:
         return self.notes.read_text().splitlines() if self.notes.exists() else []
 
     async def until_noted(self, word: str) -> None:
-        await until(lambda: word in self.noted())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - files and processes have no events
-            await anyio.sleep(0.005)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        await eventually(lambda: word in self.noted())
 
 
 @contextlib.contextmanager
@@ -209,8 +196,8 @@ async def test_a_server_is_kept_for_the_run_and_ended_with_it(world: World) -> N
     async with world.clients(old=plain()) as clients:
         first = await clients.call("old", "pid", {}, None)
         assert await clients.call("old", "pid", {}, None) == first
-        assert is_alive(first)
-    assert not is_alive(first)
+        assert alive(first)
+    assert not alive(first)
     (end,) = world.ended
     assert (end.reason, end.exit_code) == ("shutdown", 0)
     assert world.noted()[-1] == "left"
@@ -229,7 +216,7 @@ async def test_closing_ends_every_server_and_a_later_call_opens_it_again(world: 
     async with world.clients(old=plain()) as clients:
         first = await clients.call("old", "pid", {}, None)
         await clients.close()
-        assert not is_alive(first)
+        assert not alive(first)
         assert await clients.call("old", "pid", {}, None) != first
 
 
@@ -277,7 +264,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again(world: Worl
     async with world.clients(old=plain()) as clients:
         first = await clients.call("old", "pid", {}, None)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: len(world.ended) == 1)
+        await eventually(lambda: len(world.ended) == 1)
         assert await clients.call("old", "pid", {}, None) != first
 
 
@@ -290,14 +277,14 @@ async def test_a_server_whose_death_nobody_heard_of_yet_fails_the_call_with_how_
         async with anyio.create_task_group() as tasks:
             with silenced(world.supervisor.sentinel_pid):
                 os.kill(first, signal.SIGKILL)
-                await until(lambda: not is_alive(first))
+                await eventually(lambda: not alive(first))
 
                 async def call() -> None:
                     with pytest.raises(StepFailed, match=r"^MCP server 'old' died of signal 9$"):
                         await clients.call("old", "pid", {}, None)
 
                 tasks.start_soon(call)
-                await until(lambda: clients._open["old"].is_leaving)
+                await eventually(lambda: clients._open["old"].is_leaving)
                 await anyio.wait_all_tasks_blocked()
         assert await clients.call("old", "pid", {}, None) != first
 

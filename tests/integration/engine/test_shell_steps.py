@@ -26,6 +26,7 @@ from sidecar.model.run import AGENT_OUTPUT
 from sidecar.model.steps import AgentShellCommand, ShellCommand
 from sidecar.state.script import Script
 from sidecar.state.world import World
+from tests.kit import alive
 
 pytestmark = pytest.mark.anyio
 MIB = 1 << 20
@@ -119,14 +120,6 @@ async def bench(root: Path, script: Script) -> AsyncIterator[Bench]:
     ended: list[AgentEnded] = []
     async with Supervisor(str(root), on_ended=ended.append) as supervisor:
         yield Bench(root, View(Texts(script), world, {}), supervisor, ended)
-
-
-def alive(pid: int) -> bool:
-    """Whether it can still do something: the dead keep their pid until the sentinel has collected them."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def waits_or_is_gone(pid: int) -> bool:

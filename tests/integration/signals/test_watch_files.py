@@ -18,6 +18,7 @@ import pytest
 from sidecar.signals.inotify import Inotify
 from sidecar.signals.sources import source_for
 from sidecar.signals.watch import Watcher
+from tests.kit import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -88,12 +89,6 @@ async def watching(how: tuple[str, float], *directories: Path) -> AsyncIterator[
 
 async def shell(script: str, cwd: Path) -> None:
     await anyio.run_process(["sh", "-ec", script], cwd=cwd)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 -- threads and the kernel set no event of ours
-            await anyio.sleep(0.005)
 
 
 def _watched_inodes(source: Inotify) -> list[int]:
