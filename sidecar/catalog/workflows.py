@@ -65,15 +65,24 @@ def locate(root: str, name: str) -> tuple[str, str, Source, str]:
         raise lookup.not_found("workflow", name, known, [directory for _, directory in where])
     place = known[name]
     path = _path(place)
-    why = naming.stray(root, _KIND, place.source, path)
-    if why is not None:
-        raise DefinitionError([Problem.at(path, (1, 1), why)])
+    _refuse_stray(root, place.source, path)
     return path, name, place.source, os.path.dirname(path)
 
 
-def located(path: str) -> tuple[str, str, Source, str]:
-    """The same for a file."""
+def _refuse_stray(root: str, source: Source, path: str) -> None:
+    why = naming.stray(root, _KIND, source, path)
+    if why is not None:
+        raise DefinitionError([Problem.at(path, (1, 1), why)])
+
+
+def located(path: str, root: str | None = None) -> tuple[str, str, Source, str]:
+    """The same for a file; one that is in the directories of the project at `root` is refused as by its name."""
     path = os.path.abspath(path)
+    directory = os.path.realpath(os.path.dirname(path))
+    if root is not None:
+        for source, own in naming.directories(root, _KIND):
+            if directory == os.path.realpath(own):
+                _refuse_stray(root, source, path)
     return path, os.path.splitext(os.path.basename(path))[0], "project", os.path.dirname(path)
 
 

@@ -42,7 +42,7 @@ class Named:
 
     @property
     def _located(self) -> tuple[str, str, Source, str]:
-        return workflows.located(self.word) if self.is_file else workflows.locate(self.root, self.word)
+        return workflows.located(self.word, self.root) if self.is_file else workflows.locate(self.root, self.word)
 
 
 def of_project(root: str) -> list[Named]:

@@ -285,7 +285,8 @@ def test_a_workflow_of_a_project_that_is_a_link_out_of_it_is_refused(project: Pa
     (own / "mine.yaml").symlink_to(outside)
     home = str(tmp_path / "home")
     why = f"link.yaml:1: a link that leads out of {link.parent}: put the file itself there"
-    for arguments in (("flow", "run", "link"), ("flow", "link", "--dry-run"), ("graph", "link"), ("validate", "link")):
+    ways = (("flow", "run", "link"), ("flow", "link", "--dry-run"), ("graph", "link"), ("validate", "link"))
+    for arguments in (*ways, ("validate", str(link)), ("graph", str(link))):
         refused = sidecar(project, *arguments, HOME=home)
         told = (refused.stderr + refused.stdout).splitlines()
         assert refused.returncode != 0
