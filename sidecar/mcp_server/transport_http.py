@@ -17,11 +17,12 @@ import anyio
 import h11
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sidecar.agents.accepting import Accepting
 from sidecar.errors import ConfigError, SidecarError
+from sidecar.mcp_server import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,7 +70,7 @@ async def listen(
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
         config = uvicorn.Config(
-            Guard(_Beside(_Established(app), pages or {}), host, token),
+            Guard(_Beside(_Established(_Messages(app)), pages or {}), host, token),
             http=_Protocol,
             log_config=None,
             access_log=False,
@@ -293,6 +294,38 @@ def _is_accepted(stream: bytes) -> bool:
         return any("result" in json.loads(one) for one in data if one.strip())
     except (ValueError, TypeError):
         return False
+
+
+class _Messages:
+    """An application that gets messages only: the SDK accepts a request whose id nobody can use, and never answers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        parts: list[Message] = []
+        body = b""
+        more = True
+        while more and len(body) <= BODY_LIMIT:  # beyond it the application refuses
+            parts.append(await receive())
+            body += parts[-1].get("body", b"")
+            more = parts[-1].get("more_body", False)
+        parts.reverse()
+
+        async def replay() -> Message:
+            return parts.pop() if parts else await receive()
+
+        if not more and parts[0]["type"] == "http.request":
+            try:
+                wire.parse(body)
+            except wire.NotAMessage as error:
+                told = error.answer().model_dump_json(by_alias=True, exclude_unset=True)
+                await Response(told, 400, media_type="application/json")(scope, receive, send)
+                return
+        await self._app(scope, replay, send)
 
 
 class _Beside:

@@ -42,29 +42,36 @@ _FINISH_S = 1.0
 _ANSWER_S = 10.0  # for what is in flight at the end of input; a call that waits for a run could take hours
 _LOOK_S = 0.5
 _ENDLESS = "subscriptions/listen"  # answered when the client takes it back
-_DEEPEST = 200  # pydantic's limit
+_TOO_LONG = f"a message may have {LONGEST_LINE // 2**20} MiB at most"
+_TOO_DEEP = "nested more than 200 levels deep"  # pydantic's limit
+_NO_MESSAGE = "not a JSON-RPC message"
 _BAD_ID = "the id of a request is a string or an integer"
 _LINE_BREAK = b"\n"
 Written = Callable[[JSONRPCMessage], None]
 
 
-class _NotAMessage(Exception):  # noqa: N818 - the name says it
-    def __init__(self, code: int, message: str = "not a JSON-RPC message", request_id: RequestId | None = None) -> None:
+class NotAMessage(Exception):  # noqa: N818 - the name says it
+    """What was sent cannot be answered but by this error."""
+
+    def __init__(self, code: int, message: str = _NO_MESSAGE, request_id: RequestId | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.request_id = request_id
 
+    def answer(self) -> JSONRPCError:
+        """As the client is told."""
+        return JSONRPCError(jsonrpc="2.0", id=self.request_id, error=ErrorData(code=self.code, message=str(self)))
 
-def _message(line: bytes) -> JSONRPCMessage:
+
+def parse(line: bytes) -> JSONRPCMessage:
+    """The message; NotAMessage where it is none."""
     try:
         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValidationError as error:
-        if _is_deep(error):
-            raise _too_deep() from None
+    except ValidationError:
         message = _repaired(line)
     # The SDK takes a request whose id it cannot use for a notification, and nobody would get an answer.
     if isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in json.loads(line):
-        raise _NotAMessage(INVALID_REQUEST, _BAD_ID)
+        raise NotAMessage(INVALID_REQUEST, _BAD_ID)
     return message
 
 
@@ -74,25 +81,20 @@ def _repaired(line: bytes) -> JSONRPCMessage:
         content = json.loads(line)
         whole = json.dumps(content, ensure_ascii=False).encode(errors="replace")
     except RecursionError:
-        raise _too_deep() from None
+        raise NotAMessage(INVALID_REQUEST, _TOO_DEEP) from None
     except ValueError:
-        raise _NotAMessage(PARSE_ERROR) from None
+        raise NotAMessage(PARSE_ERROR) from None
     try:
         return jsonrpc_message_adapter.validate_json(whole, by_name=False)
     except ValidationError as error:
-        if _is_deep(error):
-            raise _too_deep() from None
+        problem = _TOO_DEEP if _is_deep(error) else _NO_MESSAGE
     request_id = content.get("id") if isinstance(content, dict) else None
     is_usable = isinstance(request_id, str | int) and not isinstance(request_id, bool)
-    raise _NotAMessage(INVALID_REQUEST, request_id=request_id if is_usable else None)
+    raise NotAMessage(INVALID_REQUEST, problem, request_id if is_usable else None)
 
 
 def _is_deep(error: ValidationError) -> bool:
     return any("recursion limit" in str(one.get("ctx")) for one in error.errors(include_input=False, include_url=False))
-
-
-def _too_deep() -> _NotAMessage:
-    return _NotAMessage(INVALID_REQUEST, f"nested more than {_DEEPEST} levels deep")
 
 
 class _InFlight:
@@ -158,12 +160,12 @@ class Lines:
             if not line.strip():
                 continue
             if len(line) > LONGEST_LINE:
-                await self._refuse(INVALID_REQUEST, f"a message may have {LONGEST_LINE // 2**20} MiB at most")
+                await self._refuse(NotAMessage(INVALID_REQUEST, _TOO_LONG))
                 continue
             try:
-                return self._counted(_message(line))
-            except _NotAMessage as error:
-                await self._refuse(error.code, str(error), error.request_id)
+                return self._counted(parse(line))
+            except NotAMessage as error:
+                await self._refuse(error)
 
     def _counted(self, message: JSONRPCMessage) -> SessionMessage:
         if not isinstance(message, JSONRPCRequest):
@@ -176,6 +178,8 @@ class Lines:
             return await self._source.receive(_READ_BYTES)
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             # A client that went away, however it did; or one that only says that it will ask no more.
+            if self._parts:  # the last line may end without a line break
+                return _LINE_BREAK
             await self._at_end()
             raise anyio.EndOfStream from None
 
@@ -194,10 +198,9 @@ class Lines:
             self._parts.append(part)
             self._length += len(part)
 
-    async def _refuse(self, code: int, message: str, request_id: RequestId | None = None) -> None:
-        error = JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
+    async def _refuse(self, error: NotAMessage) -> None:
         self._in_flight.add()  # until it is written, as any answer
-        await self._answer.send(SessionMessage(error))
+        await self._answer.send(SessionMessage(error.answer()))
 
     async def aclose(self) -> None:
         """Read no more. The bytes' owner closes them."""

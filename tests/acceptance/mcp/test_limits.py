@@ -110,6 +110,14 @@ def test_what_is_in_flight_at_the_end_of_input_is_answered(own_house: House, ser
     assert process.returncode == 0
 
 
+def test_the_last_request_needs_no_line_break(own_house: House) -> None:
+    process = own_house.project.start("serve", stdin=subprocess.PIPE)
+    asked = requests(call("workflow_get_info", workflow="iterate")).decode().removesuffix("\n")
+    out, _ = process.communicate(asked, timeout=DEADLINE_S)
+    answers = {message.get("id"): message for message in map(json.loads, out.splitlines())}
+    assert answers[1]["result"]["structuredContent"]["name"] == "iterate"
+
+
 def test_a_server_whose_client_is_gone_waits_for_no_run(own_house: House) -> None:
     own_house.daemon.end()
     wait = "touch begun; until test -e let-go; do sleep 0.05; done"
@@ -160,7 +168,7 @@ def test_deep_nesting_is_refused_with_its_reason(house: House, nested: bytes) ->
         assert "result" in client.answer(8)
 
 
-@pytest.mark.parametrize("depth", [50, 90, 120, 190, 210, 300, 900])
+@pytest.mark.parametrize("depth", [50, 90, 120, 190, 210, 300, 600])
 def test_nesting_is_either_carried_or_refused_in_words(house: House, depth: int) -> None:
     value: Any = 1
     for _ in range(depth):
@@ -168,10 +176,7 @@ def test_nesting_is_either_carried_or_refused_in_words(house: House, depth: int)
     with house.connected() as client:
         client.hello()
         client.call(1, "workflow_test_transformation", {"transform": "input", "input": value})
-        client.call(2, "workflow_status", {})
-        client.answer(2)
-        heard = [message for message in client.received if message.get("id") in (1, None) and "method" not in message]
-        first = heard[0] if heard else client.answer(1)
+        first = client.answer(1)
         if "error" in first:
             assert "nested more than" in first["error"]["message"]
         else:

@@ -7,6 +7,7 @@ import re
 import resource
 import socket
 import sys
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -146,3 +147,26 @@ def test_out_of_descriptors_a_connection_is_ended_and_never_the_daemon(project: 
     project.until(lambda: project.runs()[0]["status"] == "completed")
     assert daemon.printed.count("cannot accept a connection (MCP)") == 1
     assert len(daemon.printed) < 20_000
+
+
+def test_a_request_whose_id_nobody_can_use_is_refused_and_not_accepted(project: Project) -> None:
+    _, port = serve_http(project)
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }
+    url = f"http://127.0.0.1:{port}/mcp"
+    opened = urllib.request.Request(url, json.dumps(INITIALIZE).encode(), headers)
+    with urllib.request.urlopen(opened, timeout=DEADLINE_S) as answer:
+        headers["Mcp-Session-Id"] = answer.headers["Mcp-Session-Id"]
+    for given in (None, 1.5, True, [1]):
+        asked = json.dumps({"jsonrpc": "2.0", "id": given, "method": "tools/list"}).encode()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(url, asked, headers), timeout=DEADLINE_S)
+        with refused.value as error:
+            assert error.code == 400
+            assert json.load(error)["error"] == {
+                "code": -32600,
+                "message": "the id of a request is a string or an integer",
+            }
