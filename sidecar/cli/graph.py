@@ -21,11 +21,11 @@ def main(arguments: list[str], project: str | None) -> int:
         "--format", choices=_FORMATS, default=None, help="default: ascii on a terminal, mermaid elsewhere"
     )
     options = parser.parse_args(arguments)
-    from sidecar.engine import named, picture  # noqa: PLC0415 - pydantic and yaml, only for those who need them
-    from sidecar.engine.drawing import FORMATS  # noqa: PLC0415
+    from sidecar.analysis import drawing  # noqa: PLC0415 - pydantic and yaml, only for those who need them
+    from sidecar.engine import named  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
     definition = named.Named(root, options.workflow).load()
     chosen = options.format or ("ascii" if sys.stdout.isatty() else "mermaid")
-    print(FORMATS[chosen](picture.picture(definition)), end="")
+    print(drawing.FORMATS[chosen](drawing.picture(definition)), end="")
     return 0

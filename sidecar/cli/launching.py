@@ -110,7 +110,7 @@ def _prepared(
 
 
 def _dry_run(project: Project, prepared: Prepared, *, as_json: bool) -> int:
-    from sidecar.engine.plan.explain import explain  # noqa: PLC0415
+    from sidecar.analysis.plan import explain  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
     with Script() as script:

@@ -12,7 +12,7 @@ from sidecar import layout
 from sidecar.text import printable
 
 if TYPE_CHECKING:
-    from sidecar.engine.findings import Finding
+    from sidecar.analysis.validate import Finding
 
 OK, WRONG = 0, 2
 
@@ -20,7 +20,8 @@ OK, WRONG = 0, 2
 def main(arguments: list[str], project: str | None) -> int:
     """Look, and tell; nothing is changed and nothing runs."""
     options = _parser().parse_args(arguments)
-    from sidecar.engine import named, validate  # noqa: PLC0415 - pydantic, yaml and JavaScript
+    from sidecar.analysis import validate  # noqa: PLC0415 - pydantic, yaml and JavaScript
+    from sidecar.engine import named  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)

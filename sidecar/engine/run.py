@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar.catalog import imports
-from sidecar.engine.checks import walk
 from sidecar.engine.cursor import moves, position
 from sidecar.engine.cursor.actions import Included, TaskCompleted, TaskFailed
 from sidecar.engine.cursor.moves import Cursor
@@ -17,6 +16,7 @@ from sidecar.engine.cursor.position import Scope, StepList
 from sidecar.engine.evaluation import Texts, View
 from sidecar.errors import DefinitionChanged
 from sidecar.model.steps_control import IncludeWorkflow, Loop
+from sidecar.model.workflow import walk
 from sidecar.state.reactive import Computed, Reactive, StateUpdate, Write
 from sidecar.state.world import World
 
@@ -334,7 +334,7 @@ def _component(path: Path, known: Mapping[Path, Definition], definition: Definit
 
 
 def _includes(outer: Definition, step_id: str) -> Iterable[Definition]:
-    for step, _ in walk.steps(outer.workflow):
+    for step, _ in walk(outer.workflow):
         name = getattr(step, "workflow", None)
         if step.id == step_id and isinstance(name, str) and name in outer.components:
             yield outer.components[name]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -30,9 +31,15 @@ from sidecar.model.language import (
     Text,
 )
 from sidecar.model.parameters import Declaration, Parameter, Type
-from sidecar.model.steps_control import Steps
+from sidecar.model.steps_control import Loop, Steps, branches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.model.steps_control import Step
 
 FieldTypes: TypeAlias = dict[Identifier, Type]
+Location: TypeAlias = tuple[int | str, ...]  # of an entry in a file: its keys and indices from the top
 
 
 class Input(Declaration):
@@ -234,3 +241,40 @@ def parameters(inputs: dict[str, Input]) -> tuple[Parameter, ...]:
         Parameter(name=name, **{key: getattr(given, key) for key in given.model_fields_set})
         for name, given in inputs.items()
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSteps:
+    """Steps that follow each other. `location` is without a wrapper; `in_loop`: break and continue have a target."""
+
+    steps: Steps
+    location: Location
+    in_loop: bool = False
+
+
+def walk(workflow: Workflow) -> Iterator[tuple[Step, Location]]:
+    """Every step with its location."""
+    for each in step_lists(workflow):
+        for index, step in enumerate(each.steps):
+            yield step, (*each.location, index)
+
+
+def step_lists(workflow: Workflow) -> Iterator[PlacedSteps]:
+    """Every list of steps: the workflow's own, those of its tasks, those for errors, and those inside other steps."""
+    tops = [PlacedSteps(workflow.steps or (), ("steps",))]
+    for name, task in (workflow.sub_agent_tasks or {}).items():
+        where = ("sub_agent_tasks", name)
+        cleanup = task.error_handling.cleanup_on_error or ()
+        tops.append(PlacedSteps(task.steps, (*where, "steps")))
+        tops.append(PlacedSteps(cleanup, (*where, "error_handling", "cleanup_on_error")))
+    tops.append(PlacedSteps(workflow.error_handling.on_failure or (), ("error_handling", "on_failure")))
+    for top in tops:
+        yield from _with_inner(top)
+
+
+def _with_inner(outer: PlacedSteps) -> Iterator[PlacedSteps]:
+    yield outer
+    for index, step in enumerate(outer.steps):
+        for key, children in branches(step).items():
+            inner = PlacedSteps(children, (*outer.location, index, key), outer.in_loop or isinstance(step, Loop))
+            yield from _with_inner(inner)

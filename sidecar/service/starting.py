@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
+from sidecar.analysis import validate
 from sidecar.catalog import workflows
-from sidecar.engine import execution, validate
+from sidecar.engine import execution
 from sidecar.errors import DefinitionError, InputError, Problem, SignalError
 from sidecar.model import duration, ulid
 from sidecar.model.parameters import bind

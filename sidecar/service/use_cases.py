@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from sidecar.analysis.plan import explain
 from sidecar.catalog import agents, prompts
 from sidecar.engine import agent_driven, approval
 from sidecar.engine.agent_driven import LiveRun, refused
@@ -15,7 +16,6 @@ from sidecar.engine.ending import asked_meanwhile, end_unheld
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.execution import locked
 from sidecar.engine.handout import Report
-from sidecar.engine.plan.explain import explain
 from sidecar.engine.replay import load
 from sidecar.engine.run import Run
 from sidecar.engine.steps.user_input import accepted, matching

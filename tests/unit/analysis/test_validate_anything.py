@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sidecar.engine import named, validate
+from sidecar.analysis import validate
+from sidecar.engine import named
 from sidecar.model.steps_control import STEP_CLASSES
 from sidecar.model.workflow import Workflow
 from sidecar.state.script import Script

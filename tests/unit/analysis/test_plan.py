@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from sidecar.analysis.plan import Plan, explain
 from sidecar.catalog import workflows
 from sidecar.config import Settings
-from sidecar.engine.checks import walk
-from sidecar.engine.plan.explain import Plan, explain
 from sidecar.errors import ExpressionError, InputError
 from sidecar.model.steps_control import STEP_CLASSES
+from sidecar.model.workflow import walk
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sidecar.engine.plan.shape import PlanStep
+    from sidecar.analysis.plan import PlanStep
 
     Explain = Callable[..., Plan]
 
@@ -104,7 +104,7 @@ def test_every_step_of_a_built_in_workflow_is_planned_or_known_not_to_run(
 ) -> None:
     definition = workflows.find(str(tmp_path), name)
     found = explain(definition, BUILTIN[name], script, str(tmp_path), SETTINGS)
-    assert {each.id for each, _ in walk.steps(definition.workflow)} <= all_ids(found)
+    assert {each.id for each, _ in walk(definition.workflow)} <= all_ids(found)
     assert not [problem for each in found.steps for problem in each.problems]
     assert len(found.lines()) >= 3 + len(found.steps)
     shown = json.loads(json.dumps(found.to_json()))
@@ -244,7 +244,7 @@ def test_what_is_known_of_a_step_is_in_its_json(plan: Explain) -> None:
 
 
 def test_steps_with_every_key_that_they_can_have_are_planned(plan: Explain) -> None:
-    steps = yaml.safe_load((Path(__file__).parents[2] / "model" / "full_steps.yaml").read_text())
+    steps = yaml.safe_load((Path(__file__).parents[1] / "model" / "full_steps.yaml").read_text())
     loose = [one for one in steps if one["type"] != "exit"]
     found = plan(loose, sub_agent_tasks={"t": {"steps": [{"type": "break"}]}})
     assert {one.type for one in found.steps} == set(STEP_CLASSES)

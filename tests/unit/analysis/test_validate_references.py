@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.analysis import validate
 from sidecar.catalog import workflows
-from sidecar.engine import validate
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:

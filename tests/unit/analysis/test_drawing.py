@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.analysis.drawing import FORMATS, Field, Picture, flow, layers, picture
 from sidecar.catalog import workflows
-from sidecar.engine.drawing import FORMATS
-from sidecar.engine.drawing.flow import flow
-from sidecar.engine.drawing.layers import layers
-from sidecar.engine.picture import Field, Picture, picture
 
 if TYPE_CHECKING:
     from pathlib import Path

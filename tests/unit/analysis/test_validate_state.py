@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.analysis import validate
 from sidecar.catalog import workflows
-from sidecar.engine import named, validate
+from sidecar.engine import named
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.engine import named, validate
+from sidecar.analysis import validate
+from sidecar.engine import named
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sidecar.engine.findings import Finding
+    from sidecar.analysis.validate import Finding
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,369 @@
+"""Checks expressions: which names each can use, and what JavaScript, a shell or the state could not read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from sidecar.errors import ExpressionError, ShellError, TemplateError
+from sidecar.model.language import Role
+from sidecar.model.steps import AgentShellCommand, ApplyHints, Fallible, ShellCommand
+from sidecar.model.steps_control import ForEach, IncludeWorkflow, ParallelForEach, While
+from sidecar.model.workflow import walk
+from sidecar.state import javascript, shell
+from sidecar.state.javascript import FILTERS, Placeholder, split_template
+from sidecar.state.paths import PathError, compile_path
+from sidecar.state.script import Expression
+from sidecar.state.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Iterator
+
+    from sidecar.catalog.imports import Definition
+    from sidecar.model.expressions import Site
+    from sidecar.model.steps import StepBase
+    from sidecar.model.workflow import SubAgentTask
+    from sidecar.state.javascript import Token
+    from sidecar.state.script import Script
+
+Severity = Literal["error", "warning"]
+# What every expression has. `feedback` is what `resume` brought, null before that.
+EVERYWHERE = frozenset({"inputs", "now", "uuid", "feedback"})
+AT_THE_START = frozenset({"inputs", "now", "uuid"})
+# What only some places have, and which.
+ELSEWHERE = {
+    "item": "inside `foreach` and in the tasks of `parallel_foreach`",
+    "index": "inside `foreach` and in the tasks of `parallel_foreach`; inside `while` it is loop.index",
+    "loop": "inside `while` and `foreach`",
+    "result": "in the `state_update` of a step that has a result",
+    "applied_count": "in the `state_update` of `apply_hints`",
+    "error": "in `error_state_update`, `on_failure` and `cleanup_on_error`",
+    "input": "in the `transform` and the `validate` of a computed field",
+    "output": "in the `validate` of a computed field",
+}
+SECTIONS = ("raw", "state", "computed")
+_CODE = frozenset({Role.TRANSFORM, Role.CHECK})
+_STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a definition gives to its expressions wherever they stand."""
+
+    inputs: frozenset[str]
+    fields: dict[str, frozenset[str]]  # by section: declared, begun with, or written
+    declared: dict[str, frozenset[str]]  # by section: those of the schema and the defaults
+    included: frozenset[str]
+    dynamic: bool  # some step writes a field whose name only the run knows
+    tasks: dict[str, SubAgentTask] = field(default_factory=dict)
+    lost: tuple[Container[str], ...] = ()  # words of what is wrong in the file: names may be declared there
+
+    def is_lost(self, name: str) -> bool:
+        """Whether the name may be declared in a part of the file that is wrong."""
+        return any(name in words for words in self.lost)
+
+    @property
+    def flat(self) -> frozenset[str]:
+        """The names of the state, and of what was included."""
+        return self.included.union(*self.fields.values())
+
+    def lent(self, other: Names) -> Names:
+        """With what an importer adds to the tasks that it takes from here."""
+        fields = {section: self.fields[section] | other.fields[section] for section in SECTIONS}
+        return replace(
+            self,
+            inputs=self.inputs | other.inputs,
+            fields=fields,
+            included=self.included | other.included,
+            dynamic=self.dynamic or other.dynamic,
+            lost=self.lost + other.lost,
+        )
+
+
+def names_of(definition: Definition) -> Names:
+    """What a definition's own file gives, and the tasks that it imports write."""
+    workflow = definition.workflow
+    schema, begin = workflow.state_schema, workflow.default_state
+    declared = {
+        "raw": frozenset({*schema.raw, *begin.raw}),
+        "state": frozenset({*schema.state, *begin.state}),
+        "computed": frozenset(schema.computed),
+    }
+    written = set(_written(definition))
+    fields = {
+        section: declared[section] | {name for where, name in written if where == section and name is not None}
+        for section in SECTIONS
+    }
+    return Names(
+        inputs=frozenset(workflow.inputs),
+        fields=fields,
+        declared=declared,
+        included=frozenset(step.id for step, _ in walk(workflow) if isinstance(step, IncludeWorkflow)),
+        dynamic=any(name is None for _, name in written),
+        tasks=workflow.sub_agent_tasks or {},
+        lost=lost_of(definition),
+    )
+
+
+def lost_of(definition: Definition) -> tuple[Container[str], ...]:
+    """The words of what is wrong in a file and in what it imports."""
+    return (definition.lost, *(imported.lost for imported in definition.imports.values()))
+
+
+def target(text: str) -> tuple[str, str | None] | None:
+    """The section and the field that a path writes; no field where only the run knows it; None for no path."""
+    try:
+        first, second = compile_path(text, lambda source: Expression(source, (), (), "", 0)).segments[:2]
+    except (PathError, ExpressionError):  # `Expressions` finds it
+        return None
+    section = "" if isinstance(first, int) else first.text
+    return section, None if isinstance(second, int) or second.slots else second.text
+
+
+def _written(definition: Definition) -> Iterator[tuple[str, str | None]]:
+    sites = [site for site in definition.sites() if site.role is Role.PATH]
+    for imported in definition.imports.values():
+        sites += [site for site in imported.sites() if site.role is Role.PATH and site.task is not None]
+    for site in sites:
+        found = target(site.text)
+        if found is not None:
+            yield found
+    collection = definition.workflow.error_handling.error_collection
+    if collection is not None and collection.enabled:
+        found = target(collection.state_path)
+        if found is not None:
+            yield found
+
+
+def visible(site: Site, names: Names, prefix: int) -> Collection[str]:
+    """Every name that an expression at a site can use; `prefix`: how much of its location is the wrapper."""
+    location = site.location[prefix:]
+    if location[0] == "default_state":
+        return AT_THE_START
+    return names.flat | EVERYWHERE | set(_around(site, location, names)) | set(_own(site, location))
+
+
+def _around(site: Site, location: tuple[int | str, ...], names: Names) -> Iterator[str]:
+    """What the loops, the task and the error handling around it add."""
+    for step in site.steps[:-1]:
+        yield from _of_loop(step)
+    if site.task is not None:
+        yield from ("item", "index")
+        if location[2] != "inputs" and site.task in names.tasks:
+            yield from names.tasks[site.task].inputs
+    handling = location[2:4] if site.task is not None else location[:2]
+    if site.steps and handling in (("error_handling", "on_failure"), ("error_handling", "cleanup_on_error")):
+        yield "error"
+
+
+def _of_loop(step: StepBase) -> Iterator[str]:
+    if isinstance(step, ForEach):
+        yield from ("item", "index", "loop")
+    elif isinstance(step, While):
+        yield "loop"
+
+
+def _own(site: Site, location: tuple[int | str, ...]) -> Iterator[str]:
+    """What the key adds that it stands under."""
+    if site.role in (Role.TRANSFORM, Role.CHECK):
+        yield "input"
+    if site.role is Role.CHECK:
+        yield "output"
+    key = _key(location, len(site.steps))
+    if key == "state_update" and isinstance(site.step, Fallible):
+        yield "result"
+        if isinstance(site.step, ApplyHints):
+            yield "applied_count"
+    elif key == "error_state_update":
+        yield "error"
+    elif key == "sub_agent_prompt_override" and isinstance(site.step, ParallelForEach):
+        yield from ("item", "index", "task_id", "workflow_id", "description")
+    elif key == "condition" and isinstance(site.step, While):
+        yield "loop"
+
+
+def _key(location: tuple[int | str, ...], depth: int) -> str:
+    """The key of the innermost step that leads to a site; empty outside of steps."""
+    for at, part in enumerate(location):
+        if depth == 0:
+            break
+        if part in _STEP_LISTS and at + 2 < len(location) and isinstance(location[at + 1], int):
+            depth -= 1
+            if depth == 0:
+                return str(location[at + 2])
+    return ""
+
+
+# --- what is wrong with an expression
+
+
+class Mistake(NamedTuple):
+    """What is wrong, or doubtful, at an offset of a text."""
+
+    offset: int
+    message: str
+    severity: Severity = "error"
+
+
+@dataclass(slots=True)
+class Expressions:
+    """Checks the expressions of one file. `lenient`: tasks for importers, which may have names that it does not."""
+
+    script: Script
+    prefix: int  # how much of a location is the wrapper
+    names: Names
+    lent: Names  # the same, for the tasks: with what the importers have
+    lenient: frozenset[str] = frozenset()
+
+    def check(self, site: Site) -> Iterator[Mistake]:
+        """Everything that is wrong with one text."""
+        if site.role is Role.SOURCE:
+            return  # a path of the state: it is checked with the computed fields
+        if site.role is Role.PATTERN:
+            yield from self._pattern(site)
+        elif site.role in _CODE:
+            yield from self._code(site, site.text, 0)
+        else:
+            yield from self._template(site)
+
+    def _template(self, site: Site) -> Iterator[Mistake]:
+        try:
+            parts = split_template(site.text)
+        except TemplateError as error:
+            yield Mistake(error.offset, error.message)
+            return
+        holes = [part for part in parts if isinstance(part, Placeholder)]
+        if site.role is Role.CONDITION and not holes:
+            yield from self._code(site, site.text, 0)
+            return
+        for hole in holes:
+            yield from self._code(site, hole.source, hole.source_offset)
+        alone = len(holes) == 1 and not any(part.strip() for part in parts if isinstance(part, str))
+        if site.role in (Role.CONDITION, Role.ITEMS) and not alone:
+            what = "a condition, and text always holds" if site.role is Role.CONDITION else "a list"
+            yield Mistake(0, f"{{{{ }}}} among other text is text, not {what}: put all of it into one {{{{ }}}}")
+        if site.role is Role.COMMAND:
+            yield from self._command(site)
+        if site.role is Role.PATH:
+            try:
+                compile_path(site.text, self.script.compile)
+            except PathError as error:
+                yield Mistake(0, str(error))
+            except ExpressionError:
+                pass  # one of the holes, which were checked above
+
+    def _command(self, site: Site) -> Iterator[Mistake]:
+        """Of a list, each element is a site; whether it is the script of a shell, only the whole list can say."""
+        element = site.location[-1]
+        command = site.step.command if isinstance(site.step, ShellCommand | AgentShellCommand) else site.text
+        try:
+            found = shell.check(site.text) if isinstance(element, str) else shell.check_list(command)[element]
+        except ShellError as error:
+            yield Mistake(0, str(error))
+            return
+        for finding in found:
+            yield Mistake(finding.offset, finding.message, "error" if finding.is_error else "warning")
+
+    def _pattern(self, site: Site) -> Iterator[Mistake]:
+        program = self.script.compile(f"new RegExp({json.dumps(site.text)}), 0")
+        world = World(self.script)
+        try:
+            world.run(program)
+        except ExpressionError as error:
+            yield Mistake(0, f"not a regular expression: {error.message}")
+        finally:
+            world.close()
+
+    def _code(self, site: Site, source: str, at: int) -> Iterator[Mistake]:
+        """Check JavaScript that stands at an offset of the text."""
+        try:
+            program = self.script.compile(source)
+        except ExpressionError as error:
+            yield Mistake(at + _offset(source, error.line, error.column), error.message)
+            return
+        names = self.names if site.task is None else self.lent
+        can_use = visible(site, names, self.prefix)
+        unknown = [name for name in program.names if name not in can_use and not names.is_lost(name)]
+        if unknown or "inputs" in program.names:
+            found = javascript.scan(source).tokens
+            for name in unknown:
+                yield from self._unknown(site, name, at, found, names)
+            if "inputs" in program.names:
+                yield from self._inputs(site, at, found, names)
+
+    def _unknown(self, site: Site, name: str, at: int, found: list[Token], names: Names) -> Iterator[Mistake]:
+        places = list(_mentions(found, name))
+        if any(_before(found, index) == "typeof" for index in places):
+            return  # the author asks whether there is one
+        index = next((index for index in places if _after(found, index) != ":"), places[0] if places else 0)
+        message = self._advice(site, name, _before(found, index), names)
+        yield Mistake(at + found[index].at, message, self._severity(site, names))
+
+    def _severity(self, site: Site, names: Names) -> Severity:
+        return "warning" if names.dynamic or site.task in self.lenient else "error"
+
+    def _advice(self, site: Site, name: str, before: str, names: Names) -> str:
+        can_use = visible(site, names, self.prefix)
+        if can_use is AT_THE_START and name in names.flat:
+            return f"{name!r} is not there yet: the defaults can use inputs, now() and uuid() only"
+        if name in SECTIONS:
+            return f"unknown name {name!r}: names are flat in expressions, so {name}.files is written files"
+        if name in ELSEWHERE:
+            return f"{name!r} is not known here: it exists {ELSEWHERE[name]}"
+        if name in names.inputs:
+            return f"unknown name {name!r}; did you mean 'inputs.{name}'?"
+        near = get_close_matches(name, FILTERS if before == "|" else sorted(can_use), 1)
+        if near:
+            return f"unknown name {name!r}; did you mean {near[0]!r}?"
+        return f"unknown name {name!r}: no field has it, and no step writes it"
+
+    def _inputs(self, site: Site, at: int, found: list[Token], names: Names) -> Iterator[Mistake]:
+        """`inputs.x` for an x that nobody declares. A field of `raw` may be given by a workflow that includes this."""
+        declared = set(names.inputs)
+        if site.task is not None and site.task in names.tasks:
+            declared.update(names.tasks[site.task].inputs)
+        for index in _mentions(found, "inputs"):
+            name = _member(found, index)
+            if name is None or name in declared or name in names.declared["raw"] or names.is_lost(name):
+                continue
+            place = at + found[index].at
+            if not declared:
+                yield Mistake(place, f"no inputs are declared: inputs.{name} is always undefined", "warning")
+                continue
+            near = get_close_matches(name, sorted(declared), 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(sorted(declared))}"
+            yield Mistake(place, f"unknown input {name!r}; {advice}", self._severity(site, names))
+
+
+def _offset(source: str, line: int | None, column: int | None) -> int:
+    lines = source.split("\n")
+    if line is None or not 1 <= line <= len(lines):
+        return 0
+    return min(sum(len(row) + 1 for row in lines[: line - 1]) + max((column or 1) - 1, 0), len(source))
+
+
+def _mentions(found: list[Token], name: str) -> Iterator[int]:
+    """Where a word stands that is not the name of a property."""
+    for index, token in enumerate(found):
+        if token.kind == "word" and token.text == name and _before(found, index) not in (".", "?."):
+            yield index
+
+
+def _before(found: list[Token], index: int) -> str:
+    return found[index - 1].text if index else ""
+
+
+def _after(found: list[Token], index: int) -> str:
+    return found[index + 1].text if index + 1 < len(found) else ""
+
+
+def _member(found: list[Token], index: int) -> str | None:
+    """The property that is taken of a name, where it stands in the source."""
+    following = found[index + 2] if index + 2 < len(found) else None
+    if following is not None and _after(found, index) in (".", "?.") and following.kind == "word":
+        return following.text
+    if following is not None and _after(found, index) == "[" and following.kind == "string":
+        return following.text[1:-1] if _after(found, index + 2) == "]" else None
+    return None

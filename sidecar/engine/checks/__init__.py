@@ -1,1 +1,0 @@
-"""One file for each kind of mistake that a workflow can have besides its structure."""
