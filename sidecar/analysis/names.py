@@ -48,15 +48,19 @@ _CODE = frozenset({Role.TRANSFORM, Role.CHECK})
 _STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
 
 
+def _no_fields() -> dict[str, frozenset[str]]:
+    return dict.fromkeys(SECTIONS, frozenset[str]())
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """What a definition gives to its expressions wherever they stand."""
 
-    inputs: frozenset[str]
-    fields: dict[str, frozenset[str]]  # by section: declared, begun with, or written
-    declared: dict[str, frozenset[str]]  # by section: those of the schema and the defaults
-    included: frozenset[str]
-    dynamic: bool  # some step writes a field whose name only the run knows
+    inputs: frozenset[str] = frozenset()
+    fields: dict[str, frozenset[str]] = field(default_factory=_no_fields)  # by section: declared, begun with, written
+    declared: dict[str, frozenset[str]] = field(default_factory=_no_fields)  # those of the schema and the defaults
+    included: frozenset[str] = frozenset()
+    dynamic: bool = False  # some step writes a field whose name only the run knows
     tasks: dict[str, SubAgentTask] = field(default_factory=dict)
     lost: tuple[Container[str], ...] = ()  # words of what is wrong in the file: names may be declared there
 

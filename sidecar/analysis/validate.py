@@ -8,11 +8,12 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from sidecar.analysis import names as known
-from sidecar.analysis.names import Expressions, lost_of, names_of
+from sidecar.analysis.names import Expressions, Names, lost_of, names_of
 from sidecar.catalog import agents, prompts, workflows
 from sidecar.catalog.definition import prefix as wrapper
+from sidecar.catalog.remains import Everything
 from sidecar.engine import named
-from sidecar.errors import DefinitionError, ExpressionError, NotFound, SidecarError
+from sidecar.errors import DefinitionError, NotFound, SidecarError
 from sidecar.model import duration
 from sidecar.model.expressions import Site
 from sidecar.model.language import Role, has_template
@@ -23,14 +24,13 @@ from sidecar.model.workflow import step_lists, walk
 from sidecar.state.javascript import GLOBALS, RESERVED, line_and_column
 from sidecar.state.paths import PathError, parse
 from sidecar.state.reactive import DependencyError, Graph
-from sidecar.state.template import problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pydantic import BaseModel
 
-    from sidecar.analysis.names import Names, Severity
+    from sidecar.analysis.names import Severity
     from sidecar.catalog.agents import Agent
     from sidecar.catalog.imports import Definition
     from sidecar.catalog.positions import Place
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sidecar.model.parameters import Parameter
     from sidecar.model.steps_control import Step
     from sidecar.model.workflow import Location, Workflow
-    from sidecar.state.script import Expression, Script
+    from sidecar.state.script import Script
 
 _WRITTEN = ("raw", "state")
 # Below a key that is wrong anything may stand; these are code wherever they are.
@@ -56,7 +56,7 @@ def check_all(root: str, chosen: Sequence[named.Named], script: Script) -> list[
         examined = workflow.examine()
         found += map(_of_problem, examined.problems)
         for document, out in examined.out.values():
-            found += _check_removed(document, out, script)
+            found += _check_left_out(document, out, script)
         if examined.definition is not None:
             loaded.append(examined.definition)
     imported = {path for one in loaded for path in _files(one) if path != one.loaded_from}
@@ -493,26 +493,18 @@ def _arguments(
 # --- what was left out
 
 
-def _check_removed(document: Document, out: Sequence[Out], script: Script) -> list[Finding]:
-    """The syntax errors in what was left out of a file."""
+def _check_left_out(document: Document, out: Sequence[Out], script: Script) -> list[Finding]:
+    """The mistakes in the expressions of what was left out of a file. Which names there are cannot be known."""
     findings = _Findings(document)
-    parts = [part for part in out if not (part.is_told and isinstance(part.value, str))]
-    for site in (site for part in parts for site in _texts(part.value, (*findings.prefix, *part.location))):
-        if site.role is Role.TRANSFORM:
-            _compile(site, script, findings)
-            continue
-        for error in problems_of(site.text, script.compile):
-            findings.inside(site, error.offset, error.message)
+    names = Names(lost=(Everything(),))
+    expressions = Expressions(script, len(findings.prefix), names, names)
+    for part in out:
+        if part.is_told and isinstance(part.value, str):
+            continue  # the text itself is what is wrong
+        for site in _texts(part.value, (*findings.prefix, *part.location)):
+            for mistake in expressions.check(site):
+                findings.inside(site, *mistake)
     return findings.found
-
-
-def _compile(site: Site, script: Script, findings: _Findings) -> Expression | None:
-    try:
-        return script.compile(site.text)
-    except ExpressionError as error:
-        rows = site.text.split("\n")[: (error.line or 1) - 1]
-        findings.inside(site, sum(len(row) + 1 for row in rows) + (error.column or 1) - 1, error.message)
-        return None
 
 
 def _texts(value: object, location: tuple[int | str, ...]) -> Iterator[Site]:
