@@ -1,12 +1,14 @@
-"""Draws a workflow, its steps and its data, as Mermaid, Graphviz, SVG or text."""
+"""Draws a workflow, its steps and its data: as Mermaid, Graphviz, text, or shapes with coordinates, of which SVG is
+made."""
 
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.model.steps import AgentStep, Exit, Fallible, ShellCommand, StateUpdate, UserMessage, Wait, Working
 from sidecar.model.steps_control import Conditional, ForEach, IncludeWorkflow, ParallelForEach, While, branches
@@ -15,14 +17,10 @@ from sidecar.state.reactive import DependencyError, Graph
 from sidecar.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from sidecar.catalog.imports import Definition
     from sidecar.model.steps_control import Step
 
-
-Kind = Literal["step", "choice", "loop", "parallel", "include", "end", "break", "continue"]
-_KINDS: dict[str, Kind] = {
+_KINDS = {
     "conditional": "choice",
     "while": "loop",
     "foreach": "loop",
@@ -32,33 +30,33 @@ _KINDS: dict[str, Kind] = {
     "break": "break",
     "continue": "continue",
 }
+_WORDS = {"then": "yes", "else": "no", "body": "each", "steps": "each"}
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
     """One step. `branches` are the steps inside it, each list with the word for when it runs."""
 
-    kind: Kind
+    step_id: str
+    kind: str
     title: str  # its id, or its type where it has none
     note: str  # its type, where the title is its id
-    detail: str  # what it decides by, repeats over, or does
+    detail: str  # its condition, its items, its command
     writes: tuple[str, ...]
     branches: tuple[tuple[str, tuple[Box, ...]], ...] = ()
-    task: str | None = None  # the title of the section that it runs for each item
+    task: str | None = None  # which it runs for each item
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A list of steps that begins by itself: the workflow's, a task's, the ones for errors."""
+class Section(NamedTuple):
+    """A list of steps that begins by itself: the workflow's, those of a task, those for errors."""
 
     title: str
     boxes: tuple[Box, ...]
     task: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A computed field and the paths that it follows from."""
+class Field(NamedTuple):
+    """A computed field and the paths that it is computed from."""
 
     name: str
     sources: tuple[str, ...]
@@ -66,7 +64,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All of it. Fields stand in the order in which they are computed."""
+    """What there is to see of a workflow. Fields stand in the order in which they are computed."""
 
     title: str
     description: str
@@ -87,12 +85,12 @@ def picture(definition: Definition) -> Picture:
         order = list(Graph(computed).order)
     except DependencyError:  # a picture helps to see what is wrong
         order = list(computed)
-    fields = tuple(Field(f"computed.{name}", tuple(dict.fromkeys(map(_whole, computed[name])))) for name in order)
-    drawn = tuple(section for section in sections if section.boxes)
-    return Picture(one_line(definition.name), one_line(workflow.description, 100), drawn, fields)
+    fields = tuple(Field(f"computed.{name}", tuple(dict.fromkeys(map(_field, computed[name])))) for name in order)
+    shown = tuple(section for section in sections if section.boxes)
+    return Picture(one_line(definition.name), one_line(workflow.description, 100), shown, fields)
 
 
-def _whole(source: str) -> str:
+def _field(source: str) -> str:
     """The field that a path leads into."""
     try:
         return one_line(show(parse(source)[:2]))
@@ -106,14 +104,14 @@ def _boxes(steps: tuple[Step, ...]) -> tuple[Box, ...]:
 
 def _box(step: Step) -> Box:
     named = "." not in step.id  # else it is its position
-    words = {"then": "yes", "else": "no", "body": "each", "steps": "each"}
     return Box(
+        step_id=step.id,
         kind=_KINDS.get(step.type, "step"),
         title=step.id if named else step.type,
         note=step.type if named else "",
         detail=one_line(_detail(step)),
-        writes=tuple(dict.fromkeys(one_line(path) for path in _writes(step))),
-        branches=tuple((words[key], _boxes(children)) for key, children in branches(step).items()),
+        writes=tuple(dict.fromkeys(map(one_line, _writes(step)))),
+        branches=tuple((_WORDS[key], _boxes(children)) for key, children in branches(step).items()),
         task=step.sub_agent_task if isinstance(step, ParallelForEach) else None,
     )
 
@@ -145,8 +143,7 @@ def _bare(expression: str) -> str:
 
 def _writes(step: Step) -> Iterator[str]:
     if isinstance(step, StateUpdate):
-        for update in step.writes:
-            yield update.path
+        yield from (update.path for update in step.writes)
     if isinstance(step, Working) and step.state_update is not None:
         yield step.state_update.path
     if isinstance(step, Fallible) and step.error_state_update is not None:
@@ -155,284 +152,25 @@ def _writes(step: Step) -> Iterator[str]:
         yield step.on_sub_agent_error.error_state_path
 
 
-# A picture as nodes and edges, for programs that lay them out by themselves.
+# --- text, as a tree
 
 
-Shape = Literal["start", "step", "choice", "loop", "parallel", "include", "end", "jump", "raw", "computed"]
-# Where the flow comes from: a node, and the word on the way.
-Loose = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """Something with a name of its own (letters and digits) and lines of text."""
-
-    name: str
-    lines: tuple[str, ...]
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A way from node to node. `dotted`: not the flow itself, but something that is started."""
-
-    source: str
-    target: str
-    word: str = ""
-    dotted: bool = False
-
-
-@dataclass(slots=True)
-class Group:
-    """Nodes that belong together, with a title."""
-
-    name: str
-    title: str
-    nodes: list[Node] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Flow:
-    """Nodes in groups, and edges between any of them."""
-
-    groups: list[Group] = field(default_factory=list)
-    edges: list[Edge] = field(default_factory=list)
-
-
-def flow(picture: Picture) -> Flow:
-    """The sections of a picture, each a group from its start to its end, and the data as one more."""
-    return _Builder().build(picture)
-
-
-@dataclass(slots=True)
-class _Loop:
-    head: str
-    breaks: list[Loose]
-
-
-class _Builder:
-    def __init__(self) -> None:
-        self.flow = Flow()
-        self.count = 0
-        self.tasks: dict[str, str] = {}  # a task's first node
-        self.starters: list[tuple[str, str]] = []  # a step's node, and the task that it starts
-
-    def build(self, picture: Picture) -> Flow:
-        for section in picture.sections:
-            self._group(section.title)
-            begin = self._node(("start",), "start")
-            if section.task is not None:
-                self.tasks[section.task] = begin
-            ends = self._sequence(section.boxes, [(begin, "")], None)
-            if ends:
-                self._join(ends, self._node(("end",), "end"))
-        for node, task in self.starters:
-            if task in self.tasks:
-                self.flow.edges.append(Edge(node, self.tasks[task], "for each item", dotted=True))
-        if picture.fields:
-            self._data(picture.fields)
-        return self.flow
-
-    def _group(self, title: str) -> None:
-        self.flow.groups.append(Group(f"g{len(self.flow.groups)}", title))
-
-    def _node(self, lines: tuple[str, ...], shape: Shape) -> str:
-        name = f"n{self.count}"
-        self.count += 1
-        self.flow.groups[-1].nodes.append(Node(name, lines, shape))
-        return name
-
-    def _join(self, sources: Sequence[Loose], target: str) -> None:
-        for source, word in sources:
-            self.flow.edges.append(Edge(source, target, word))
-
-    def _sequence(self, boxes: Sequence[Box], before: list[Loose], loop: _Loop | None) -> list[Loose]:
-        """Draw steps after each other; what comes back is where the flow leaves them."""
-        for box in boxes:
-            node = self._node(_lines(box), _shape(box))
-            self._join(before, node)
-            before = self._after(box, node, loop)
-        return before
-
-    def _after(self, box: Box, node: str, loop: _Loop | None) -> list[Loose]:
-        match box.kind:
-            case "choice":
-                words = dict(box.branches)
-                ends = [self._sequence(words.get(word, ()), [(node, word)], loop) for word in ("yes", "no")]
-                return ends[0] + ends[1]
-            case "loop":
-                inner = _Loop(node, [])
-                for word, boxes in box.branches:
-                    self._join(self._sequence(boxes, [(node, word)], inner), node)
-                return [(node, "done"), *inner.breaks]
-            case "end":
-                return []
-            case "break" | "continue" if loop is not None:
-                if box.kind == "break":
-                    loop.breaks.append((node, ""))
-                else:
-                    self._join([(node, "")], loop.head)
-                return []
-            case "parallel" if box.task is not None:
-                self.starters.append((node, box.task))
-        return [(node, "")]
-
-    def _data(self, fields: Sequence[Field]) -> None:
-        self._group("data")
-        known = {one.name: self._node((one.name,), "computed") for one in fields}
-        for one in fields:
-            for source in one.sources:
-                if source not in known:
-                    known[source] = self._node((source,), "raw")
-                self.flow.edges.append(Edge(known[source], known[one.name]))
-
-
-def _lines(box: Box) -> tuple[str, ...]:
-    parts = [f"{box.title} ({box.note})" if box.note else box.title, box.detail]
-    if box.writes:
-        parts.append(f"→ {', '.join(box.writes)}")
-    return tuple(part for part in parts if part)
-
-
-def _shape(box: Box) -> Shape:
-    return "jump" if box.kind in ("break", "continue") else box.kind  # type: ignore[return-value]
-
-
-# A workflow as a Mermaid flow chart, which many viewers of Markdown draw.
-
-
-_MERMAID_SHAPES = {
-    "start": ("([", "])"),
-    "end": ("([", "])"),
-    "step": ("[", "]"),
-    "choice": ("{", "}"),
-    "loop": ("{{", "}}"),
-    "parallel": ("[[", "]]"),
-    "include": ("[[", "]]"),
-    "jump": (">", "]"),
-    "raw": ("[(", ")]"),
-    "computed": ("(", ")"),
-}
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,:-_/=()[]+*!?'→…")
-
-
-def mermaid(picture: Picture) -> str:
-    """The picture as text for Mermaid."""
-    chart = flow(picture)
-    lines = ["---", f'title: "{_title(picture.title)}"', "---", "flowchart TD"]
-    for group in chart.groups:
-        lines.append(f'  subgraph {group.name}["{_escaped(group.title)}"]')
-        lines += [f"    {_mermaid_node(node)}" for node in group.nodes]
-        lines.append("  end")
-    lines += [f"  {_mermaid_edge(edge)}" for edge in chart.edges]
-    return "\n".join(lines) + "\n"
-
-
-def _mermaid_node(node: Node) -> str:
-    opening, closing = _MERMAID_SHAPES[node.shape]
-    return f'{node.name}{opening}"{"<br/>".join(map(_escaped, node.lines))}"{closing}'
-
-
-def _mermaid_edge(edge: Edge) -> str:
-    arrow = "-.->" if edge.dotted else "-->"
-    word = f'|"{_escaped(edge.word)}"|' if edge.word else ""
-    return f"{edge.source} {arrow}{word} {edge.target}"
-
-
-def _escaped(text: str) -> str:
-    """Mermaid has entities with a number sign, and reads quotes, HTML and Markdown inside labels."""
-    return "".join(
-        character if character in _PLAIN or ord(character) > 0x2FF else f"#{ord(character)};" for character in text
-    )
-
-
-def _title(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-# A workflow in the language of Graphviz.
-
-
-_DOT_SHAPES = {
-    "start": "shape=oval",
-    "end": "shape=oval",
-    "step": "shape=box",
-    "choice": "shape=diamond",
-    "loop": "shape=hexagon",
-    "parallel": "shape=box3d",
-    "include": "shape=box, peripheries=2",
-    "jump": "shape=cds",
-    "raw": "shape=cylinder",
-    "computed": 'shape=box, style="rounded"',
-}
-
-
-def dot(picture: Picture) -> str:
-    """The picture as text for `dot`."""
-    chart = flow(picture)
-    lines = [f"digraph {_quoted(picture.title)} {{", '  node [fontname="sans-serif", fontsize=11];']
-    lines.append('  edge [fontname="sans-serif", fontsize=10];')
-    for group in chart.groups:
-        lines += [f"  subgraph cluster_{group.name} {{", f"    label={_quoted(group.title)};"]
-        lines += [f"    {_dot_node(node)}" for node in group.nodes]
-        lines.append("  }")
-    lines += [f"  {_dot_edge(edge)}" for edge in chart.edges]
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _dot_node(node: Node) -> str:
-    return f"{node.name} [label={_quoted(*node.lines)}, {_DOT_SHAPES[node.shape]}];"
-
-
-def _dot_edge(edge: Edge) -> str:
-    settings = ([f"label={_quoted(edge.word)}"] if edge.word else []) + (["style=dashed"] if edge.dotted else [])
-    return f"{edge.source} -> {edge.target}" + (f" [{', '.join(settings)}]" if settings else "") + ";"
-
-
-def _quoted(*lines: str) -> str:
-    """One string. A backslash begins an escape there, `\\N` for the node's name among them."""
-    return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
-
-
-# A workflow as a tree of text, for terminals.
-
-
-def ascii_tree(picture: Picture) -> str:
-    """The picture, a line for each step and each field."""
+def _ascii(picture: Picture) -> str:
+    """A line for each step and each field."""
     lines = [picture.title + (f": {picture.description}" if picture.description else "")]
     for section in picture.sections:
-        lines += ["", section.title, *_ascii_boxes(section.boxes, "")]
+        lines += ["", section.title, *_tree([_branch(box) for box in section.boxes])]
     if picture.fields:
         width = max(len(field.name) for field in picture.fields)
         lines += ["", "data"]
-        lines += _tree([f"{field.name:<{width}} <- {', '.join(field.sources)}" for field in picture.fields])
+        lines += _tree([(f"{field.name:<{width}} <- {', '.join(field.sources)}", []) for field in picture.fields])
     return "\n".join(lines) + "\n"
 
 
-def _tree(labels: Sequence[str]) -> Iterator[str]:
-    for index, label in enumerate(labels):
-        yield ("`- " if index == len(labels) - 1 else "|- ") + label
+_Branch = tuple[str, list["_Branch"]]  # a label, and what is below it
 
 
-def _ascii_boxes(boxes: Sequence[Box], indent: str) -> Iterator[str]:
-    for index, box in enumerate(boxes):
-        last = index == len(boxes) - 1
-        yield indent + ("`- " if last else "|- ") + _label(box)
-        yield from _inside(box, indent + ("   " if last else "|  "))
-
-
-def _inside(box: Box, indent: str) -> Iterator[str]:
-    if box.kind != "choice":
-        for _, boxes in box.branches:
-            yield from _ascii_boxes(boxes, indent)
-        return
-    for index, (word, boxes) in enumerate(box.branches):
-        last = index == len(box.branches) - 1
-        yield indent + ("`- " if last else "|- ") + f"{word}:"
-        yield from _ascii_boxes(boxes, indent + ("   " if last else "|  "))
-
-
-def _label(box: Box) -> str:
+def _branch(box: Box) -> _Branch:
     parts = [box.title]
     if box.note:
         parts.append(f"({box.note})")
@@ -442,308 +180,173 @@ def _label(box: Box) -> str:
         parts.append(f"{box.detail}?" if box.kind == "choice" else box.detail)
     if box.writes:
         parts.append(f"-> {', '.join(box.writes)}")
-    return " ".join(parts)
+    inside: list[_Branch] = [(f"{word}:", [_branch(each) for each in boxes]) for word, boxes in box.branches]
+    if box.kind != "choice":
+        inside = [each for _, boxes in inside for each in boxes]
+    return " ".join(parts), inside
 
 
-# A workflow as an SVG picture, laid out by ourselves: no other program is needed.
+def _tree(entries: Sequence[_Branch], indent: str = "") -> Iterator[str]:
+    for index, (label, inside) in enumerate(entries):
+        last = index == len(entries) - 1
+        yield indent + ("`- " if last else "|- ") + label
+        yield from _tree(inside, indent + ("   " if last else "|  "))
 
 
+# --- nodes and edges, for programs that lay them out themselves
+
+# What each kind of node is in Mermaid, and in Graphviz.
+_NODES = {
+    "start": ("([", "])", "shape=oval"),
+    "end": ("([", "])", "shape=oval"),
+    "step": ("[", "]", "shape=box"),
+    "choice": ("{", "}", "shape=diamond"),
+    "loop": ("{{", "}}", "shape=hexagon"),
+    "parallel": ("[[", "]]", "shape=box3d"),
+    "include": ("[[", "]]", "shape=box, peripheries=2"),
+    "break": (">", "]", "shape=cds"),
+    "continue": (">", "]", "shape=cds"),
+    "raw": ("[(", ")]", "shape=cylinder"),
+    "computed": ("(", ")", 'shape=box, style="rounded"'),
+}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,:-_/=()[]+*!?'→…")
+_Exit = tuple[str, str]  # where the flow leaves: a node, and the word on the edge
+
+
+class _Node(NamedTuple):
+    name: str
+    lines: Sequence[str]
+    kind: str
+
+
+class _Edge(NamedTuple):
+    source: str
+    target: str
+    word: str = ""
+    dotted: bool = False  # not the flow itself, but a task that is started
+
+
+class _Chart:
+    """A picture as groups of nodes, with edges between any of them."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.groups: list[tuple[str, list[_Node]]] = []
+        self.edges: list[_Edge] = []
+        self._count = 0
+        first: dict[str, str] = {}  # the first node of each task
+        self._tasks: list[tuple[str, str]] = []  # a node, and the task that it starts
+        for section in picture.sections:
+            self.groups.append((section.title, []))
+            start = self._node(("start",), "start")
+            if section.task is not None:
+                first[section.task] = start
+            exits = self._sequence(section.boxes, [(start, "")], None)
+            if exits:
+                self._join(exits, self._node(("end",), "end"))
+        self.edges += [_Edge(node, first[task], "for each item", True) for node, task in self._tasks if task in first]
+        if picture.fields:
+            self.groups.append(("data", []))
+            known = {field.name: self._node((field.name,), "computed") for field in picture.fields}
+            for field in picture.fields:
+                for source in field.sources:
+                    if source not in known:
+                        known[source] = self._node((source,), "raw")
+                    self.edges.append(_Edge(known[source], known[field.name]))
+
+    def _node(self, lines: Sequence[str], kind: str) -> str:
+        name = f"n{self._count}"
+        self._count += 1
+        self.groups[-1][1].append(_Node(name, lines, kind))
+        return name
+
+    def _join(self, exits: Sequence[_Exit], target: str) -> None:
+        self.edges += [_Edge(source, target, word) for source, word in exits]
+
+    def _sequence(self, boxes: Sequence[Box], before: list[_Exit], loop: tuple[str, list[_Exit]] | None) -> list[_Exit]:
+        """Where the flow leaves some steps; `loop` is the head of the loop around them, and its `break`s."""
+        for box in boxes:
+            title = f"{box.title} ({box.note})" if box.note else box.title
+            writes = f"→ {', '.join(box.writes)}" if box.writes else ""
+            node = self._node([line for line in (title, box.detail, writes) if line], box.kind)
+            self._join(before, node)
+            before = self._after(box, node, loop)
+        return before
+
+    def _after(self, box: Box, node: str, loop: tuple[str, list[_Exit]] | None) -> list[_Exit]:
+        if box.kind == "choice":
+            words = dict(box.branches)
+            return [out for word in ("yes", "no") for out in self._sequence(words.get(word, ()), [(node, word)], loop)]
+        if box.kind == "loop":
+            breaks: list[_Exit] = []
+            for word, boxes in box.branches:
+                self._join(self._sequence(boxes, [(node, word)], (node, breaks)), node)
+            return [(node, "done"), *breaks]
+        if box.kind == "break" and loop is not None:
+            loop[1].append((node, ""))
+            return []
+        if box.kind == "continue" and loop is not None:
+            self._join([(node, "")], loop[0])
+            return []
+        if box.task is not None:
+            self._tasks.append((node, box.task))
+        return [] if box.kind == "end" else [(node, "")]
+
+
+def _mermaid(picture: Picture) -> str:
+    """A flow chart for Mermaid, which many viewers of Markdown draw."""
+    chart = _Chart(picture)
+    title = picture.title.replace("\\", "\\\\").replace('"', '\\"')
+    lines = ["---", f'title: "{title}"', "---", "flowchart TD"]
+    for number, (title, nodes) in enumerate(chart.groups):
+        lines.append(f'  subgraph g{number}["{_entities(title)}"]')
+        for node in nodes:
+            opening, closing, _ = _NODES[node.kind]
+            lines.append(f'    {node.name}{opening}"{"<br/>".join(map(_entities, node.lines))}"{closing}')
+        lines.append("  end")
+    for edge in chart.edges:
+        word = f'|"{_entities(edge.word)}"|' if edge.word else ""
+        lines.append(f"  {edge.source} {'-.->' if edge.dotted else '-->'}{word} {edge.target}")
+    return "\n".join(lines) + "\n"
+
+
+def _entities(text: str) -> str:
+    """Mermaid has entities with a number sign, and reads quotes, HTML and Markdown inside labels."""
+    return "".join(one if one in _PLAIN or ord(one) > 0x2FF else f"#{ord(one)};" for one in text)
+
+
+def _dot(picture: Picture) -> str:
+    """A graph for Graphviz."""
+    chart = _Chart(picture)
+    lines = [f"digraph {_quoted(picture.title)} {{", '  node [fontname="sans-serif", fontsize=11];']
+    lines.append('  edge [fontname="sans-serif", fontsize=10];')
+    for number, (title, nodes) in enumerate(chart.groups):
+        lines += [f"  subgraph cluster_g{number} {{", f"    label={_quoted(title)};"]
+        lines += [f"    {node.name} [label={_quoted(*node.lines)}, {_NODES[node.kind][2]}];" for node in nodes]
+        lines.append("  }")
+    for edge in chart.edges:
+        settings = ([f"label={_quoted(edge.word)}"] if edge.word else []) + (["style=dashed"] if edge.dotted else [])
+        lines.append(f"  {edge.source} -> {edge.target}" + (f" [{', '.join(settings)}]" if settings else "") + ";")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _quoted(*lines: str) -> str:
+    """One string. A backslash begins an escape there, `\\N` for the node's name among them."""
+    return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
+
+
+# --- shapes with coordinates
+
+Shape = tuple[str, dict[str, str], str]  # an element of SVG: its tag, its attributes, its text
+_Point = tuple[float, float]
+_CHARACTER = 7.3  # the width of one, in a font of 12 in which all are equally wide
+_LINE = 16.0
 _MARGIN = 24.0
 _APART = 40.0  # between two sections
-_TITLE = 30.0  # for a section's title
-
-
-def svg(picture: Picture) -> str:
-    """The sections beside each other, and the data below them."""
-    canvas = Canvas()
-    canvas.text(_MARGIN, _MARGIN + 12, picture.title, "title")
-    canvas.text(_MARGIN, _MARGIN + 32, picture.description)
-    width = max(width_of([picture.title]) * 1.4, width_of([picture.description])) + 2 * _MARGIN
-    x, top, bottom = _MARGIN, _MARGIN + 60, _MARGIN + 60
-    for section in picture.sections:
-        block = sequence(section.boxes)
-        room = max(block.width, width_of([section.title]) + 10)
-        canvas.text(x, top, section.title, "section")
-        bottom = max(bottom, _section(canvas, block, x + block.left, top + _TITLE))
-        x += room + _APART
-    width = max(width, x - _APART + _MARGIN)
-    if picture.fields:
-        data = layers(picture.fields)
-        canvas.text(_MARGIN, bottom + _APART, "data", "section")
-        data.draw(canvas, _MARGIN, bottom + _APART + 14)
-        bottom += _APART + 14 + data.height
-        width = max(width, data.width + 2 * _MARGIN)
-    return canvas.document(width, bottom + _MARGIN, picture.title)
-
-
-def _section(canvas: Canvas, block: Block, x: float, y: float) -> float:
-    """A section from its first dot to its last; where it ends below."""
-    canvas.dot(x, y)
-    canvas.way([(x, y + 5), (x, y + 24)])
-    block.draw(canvas, x, y + 24)
-    y += 24 + block.height
-    if block.goes_on:
-        canvas.way([(x, y), (x, y + 22)])
-        canvas.box(x - 16, y + 22, 32, 8, "end")
-        y += 30
-    return y
-
-
-# Steps laid out from above to below: what is inside a step is drawn inside or below it, so no two ways ever cross.
-
-
 _GAP = 24.0  # between two steps, for the arrow
 _LANES = 26.0  # between two branches
 _PADDING = 12.0
-_STYLES = {"step": "box", "end": "jump", "break": "jump", "continue": "jump"}
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Something that takes room to the left and right of a line down the middle, along which the flow goes."""
-
-    left: float
-    right: float
-    height: float
-    goes_on: bool  # whether the flow leaves it below
-    draw: Callable[[Canvas, float, float], None]  # by the line's x, and the upper end
-
-    @property
-    def width(self) -> float:
-        return self.left + self.right
-
-
-def sequence(boxes: Sequence[Box]) -> Block:
-    """Steps after each other."""
-    blocks = [_block(box) for box in boxes]
-
-    def draw(canvas: Canvas, x: float, y: float) -> None:
-        for index, block in enumerate(blocks):
-            block.draw(canvas, x, y)
-            y += block.height
-            if index + 1 < len(blocks):
-                if block.goes_on:
-                    canvas.way([(x, y), (x, y + _GAP)])
-                y += _GAP
-
-    return Block(
-        left=max((block.left for block in blocks), default=20),
-        right=max((block.right for block in blocks), default=20),
-        height=sum(block.height for block in blocks) + _GAP * max(len(blocks) - 1, 0),
-        goes_on=all(block.goes_on for block in blocks),
-        draw=draw,
-    )
-
-
-def _block(box: Box) -> Block:
-    if box.kind == "choice":
-        return _choice(box)
-    if box.kind == "loop":
-        return _loop(box)
-    return _plain(box)
-
-
-def lines_of(box: Box) -> list[str]:
-    """What stands in a step's box."""
-    lines = [f"{box.title} · {box.note}" if box.note else box.title]
-    if box.task is not None:
-        lines.append(f"for each {box.detail}: task {box.task}")
-    elif box.detail:
-        lines.append(f"{box.detail}?" if box.kind == "choice" else box.detail)
-    if box.writes:
-        lines.append(f"→ {', '.join(box.writes)}")
-    return lines
-
-
-def _size(lines: Sequence[str]) -> tuple[float, float]:
-    return width_of(lines) + 2 * _PADDING, LINE * len(lines) + 10
-
-
-def _write(canvas: Canvas, x: float, y: float, lines: Sequence[str]) -> None:
-    for index, line in enumerate(lines):
-        canvas.text(x, y + LINE * (index + 1), line, "strong" if index == 0 else "", middle=True)
-
-
-def _plain(box: Box) -> Block:
-    lines = lines_of(box)
-    width, height = _size(lines)
-    style = _STYLES.get(box.kind, box.kind)
-    frame = 4.0 if style in ("parallel", "include") else 0.0  # two frames: there is more behind it
-
-    def draw(canvas: Canvas, x: float, y: float) -> None:
-        if frame:
-            canvas.box(x - width / 2 - frame, y, width + 2 * frame, height + 2 * frame, style)
-        canvas.box(x - width / 2, y + frame, width, height, style, round_by=height / 2 if style == "jump" else 4)
-        _write(canvas, x, y + frame, lines)
-
-    goes_on = box.kind not in ("end", "break", "continue")
-    return Block(width / 2 + 4, width / 2 + 4, height + 2 * frame, goes_on, draw)
-
-
-def _choice(box: Box) -> Block:
-    lines = lines_of(box)
-    width, height = _size(lines)
-    width += 2 * _PADDING
-    words = dict(box.branches)
-    lanes = [(word, sequence(words.get(word, ()))) for word in ("yes", "no")]
-    # From the line of the first lane to that of the second; the step itself stands in the middle above.
-    apart = lanes[0][1].right + _LANES + lanes[1][1].left
-    tallest = max(lane.height for _, lane in lanes)
-    ends = any(lane.goes_on for _, lane in lanes)
-    total = height + _GAP + tallest + (_GAP / 2 if ends else 0)
-
-    def draw(canvas: Canvas, x: float, y: float) -> None:
-        canvas.pointed(x - width / 2, y, width, height, "choice")
-        _write(canvas, x, y, lines)
-        top, bottom = y + height + _GAP, y + total
-        for (word, lane), at in zip(lanes, (x - apart / 2, x + apart / 2), strict=True):
-            has_steps = bool(words.get(word))
-            canvas.way([(x, y + height), (x, top - 14), (at, top - 14), (at, top)], arrow=has_steps)
-            canvas.text(at + (-24 if word == "yes" else 6), top - 4, word, "word")
-            lane.draw(canvas, at, top)
-            if lane.goes_on:
-                canvas.way([(at, top + lane.height), (at, bottom), (x, bottom)], arrow=False)
-
-    left = max(apart / 2 + lanes[0][1].left, width / 2)
-    right = max(apart / 2 + lanes[1][1].right, width / 2)
-    return Block(left, right, total, ends, draw)
-
-
-def _loop(box: Box) -> Block:
-    lines = lines_of(box)
-    width, height = _size(lines)
-    width += 2 * _PADDING
-    body = sequence([inner for _, boxes in box.branches for inner in boxes])
-    left = max(body.left + 34, width / 2 + _PADDING)
-    right = max(body.right + 14, width / 2 + _PADDING)
-    below = 22.0
-    total = _PADDING + height + _GAP + body.height + below
-
-    def draw(canvas: Canvas, x: float, y: float) -> None:
-        canvas.box(x - left, y, left + right, total, "frame", round_by=8)
-        head = y + _PADDING
-        canvas.pointed(x - width / 2, head, width, height, "loop")
-        _write(canvas, x, head, lines)
-        top = head + height + _GAP
-        canvas.way([(x, head + height), (x, top)])
-        body.draw(canvas, x, top)
-        if body.goes_on:
-            bottom, back = top + body.height, x - left + 14
-            # Up again on the left, and into the step that decides: below its point, or into its side.
-            turn = [(x, bottom), (x, bottom + 10), (back, bottom + 10), (back, head + height / 2)]
-            canvas.way([*turn, (x - width / 2, head + height / 2)])
-
-    return Block(left, right, total, goes_on=True, draw=draw)
-
-
-# Fields laid out from left to right: each stands to the right of everything that it follows from.
-
-
-_HEIGHT, _ROW, _BETWEEN, _FIELD_PADDING = 26.0, 38.0, 70.0, 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """Names in columns, and the ways between them, column by column: what is on a way only is a bend, not a field."""
-
-    columns: tuple[tuple[str, ...], ...]
-    ways: tuple[tuple[str, ...], ...]
-    bends: frozenset[str]
-
-    @property
-    def width(self) -> float:
-        """How wide the drawing is."""
-        return sum(map(self._width, self.columns)) + _BETWEEN * (len(self.columns) - 1)
-
-    @property
-    def height(self) -> float:
-        """How high the drawing is."""
-        return max(map(len, self.columns)) * _ROW
-
-    def draw(self, canvas: Canvas, x: float, y: float) -> None:
-        """With the upper left corner there."""
-        places: dict[str, tuple[float, float, float]] = {}  # left, right, middle
-        for column in self.columns:
-            width = self._width(column)
-            first = y + (self.height - len(column) * _ROW) / 2
-            for row, name in enumerate(column):
-                room = width if name in self.bends else width_of([name]) + 2 * _FIELD_PADDING
-                places[name] = (x, x + room, first + row * _ROW + _HEIGHT / 2)
-            x += width + _BETWEEN
-        for way in self.ways:
-            for start, end in pairwise(way):
-                _, from_x, from_y = places[start]
-                to_x, _, to_y = places[end]
-                canvas.curve((from_x, from_y), (to_x, to_y), arrow=end not in self.bends)
-                if end in self.bends:
-                    canvas.curve((to_x, to_y), (places[end][1], to_y), arrow=False)
-        for name, (left, right, middle) in places.items():
-            if name in self.bends:
-                continue
-            style = "computed" if name.startswith("computed.") else "raw"
-            canvas.box(left, middle - _HEIGHT / 2, right - left, _HEIGHT, style, round_by=13)
-            canvas.text((left + right) / 2, middle + 4, name, middle=True)
-
-    def _width(self, column: Sequence[str]) -> float:
-        return width_of([name for name in column if name not in self.bends]) + 2 * _FIELD_PADDING
-
-
-def layers(fields: Sequence[Field]) -> Layers:
-    """Columns by the longest way from what is written; in each, near to what it follows from."""
-    depth = _depths(fields)
-    columns: list[list[str]] = [[] for _ in range(max(depth.values()) + 1)]
-    for name, level in depth.items():
-        columns[level].append(name)
-    before: dict[str, list[str]] = {}
-    ways: list[tuple[str, ...]] = []
-    bends: set[str] = set()
-    for one in fields:
-        for source in one.sources:
-            way = [source]
-            for level in range(depth[source] + 1, depth[one.name]):
-                # A way past other columns has a row of its own there, so that no box stands on it.
-                bend = f"{source}\n{one.name}\n{level}"
-                columns[level].append(bend)
-                bends.add(bend)
-                way.append(bend)
-            ways.append((*way, one.name))
-            for start, end in pairwise(ways[-1]):
-                before.setdefault(end, []).append(start)
-    return Layers(tuple(_sorted(columns, before)), tuple(ways), frozenset(bends))
-
-
-def _depths(fields: Sequence[Field]) -> dict[str, int]:
-    """The column of every name. What is written stands just before its first reader."""
-    depth: dict[str, int] = {}
-    computed = {one.name for one in fields}
-    for one in fields:  # in the order of computation: what it follows from has its depth already
-        depth[one.name] = 1 + max((depth.get(source, 0) for source in one.sources), default=0)
-    for one in fields:
-        for source in one.sources:
-            if source not in computed:
-                depth[source] = min(depth.get(source, depth[one.name] - 1), depth[one.name] - 1)
-    return depth
-
-
-def _sorted(columns: list[list[str]], before: dict[str, list[str]]) -> Iterator[tuple[str, ...]]:
-    rows: dict[str, float] = {}
-
-    def wanted(name: str) -> float:
-        near = [rows[one] for one in before.get(name, ()) if one in rows]
-        return sum(near) / len(near) if near else 0.0
-
-    for names in columns:
-        names.sort(key=wanted)
-        rows.update({name: row - (len(names) - 1) / 2 for row, name in enumerate(names)})
-        yield tuple(names)
-
-
-# The few shapes that our SVG pictures are made of, and how much room a text needs.
-
-
-CHARACTER = 7.3  # the width of one, in a font of 12 in which all are equally wide
-LINE = 16.0
-_STYLE = """\
+_ARROW = "url(#arrow)"
+STYLE = """\
 text { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1f2933; }
 text.title { font-size: 16px; font-weight: bold; } text.section { font-weight: bold; fill: #52606d; }
 text.word { font-size: 11px; fill: #52606d; } text.strong { font-weight: bold; }
@@ -754,84 +357,300 @@ text.word { font-size: 11px; fill: #52606d; } text.strong { font-weight: bold; }
 .frame { fill: #f7fbff; stroke: #2b6cb0; stroke-dasharray: 5 3; }
 .way { fill: none; stroke: #52606d; } .data { fill: none; stroke: #2c7a7b; opacity: 0.7; }
 """
+_HEAD = """\
+<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">
+<title>{title}</title>
+<style>{style}</style>
+<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">\
+<path d="M0,0 L8,4 L0,8 z" fill="#52606d"/></marker></defs>
+<rect width="100%" height="100%" fill="#ffffff"/>
+"""
 
 
-class Canvas:
-    """Shapes, in the order in which they are painted."""
+class Drawing(NamedTuple):
+    """Shapes in the order in which they are painted. The box of a step has its id as `data-step`; classes colour it."""
 
-    def __init__(self) -> None:
-        self.shapes: list[str] = []
-
-    def box(self, x: float, y: float, width: float, height: float, style: str, *, round_by: float = 4) -> None:
-        """A rectangle by its upper left corner."""
-        size = f'width="{width:.1f}" height="{height:.1f}" rx="{round_by:g}"'
-        self.shapes.append(f'<rect class="{style}" x="{x:.1f}" y="{y:.1f}" {size}/>')
-
-    def pointed(self, x: float, y: float, width: float, height: float, style: str) -> None:
-        """A box with points to the left and to the right, for what decides."""
-        tip, middle = 12.0, y + height / 2
-        corners = [
-            (x, middle),
-            (x + tip, y),
-            (x + width - tip, y),
-            (x + width, middle),
-            (x + width - tip, y + height),
-            (x + tip, y + height),
-        ]
-        points = " ".join(f"{left:.1f},{top:.1f}" for left, top in corners)
-        self.shapes.append(f'<polygon class="{style}" points="{points}"/>')
-
-    def dot(self, x: float, y: float) -> None:
-        """Where something begins."""
-        self.shapes.append(f'<circle class="end" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
-
-    def text(self, x: float, y: float, text: str, style: str = "", *, middle: bool = False) -> None:
-        """One line, by its left end or its middle."""
-        anchor = ' text-anchor="middle"' if middle else ""
-        kind = f' class="{style}"' if style else ""
-        self.shapes.append(f'<text{kind} x="{x:.1f}" y="{y:.1f}"{anchor}>{escape(text)}</text>')
-
-    def way(self, points: Sequence[tuple[float, float]], *, arrow: bool = True) -> None:
-        """A line through points, with an arrow at its end."""
-        path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self.shapes.append(f'<path class="way" d="{path}"' + (' marker-end="url(#arrow)"' if arrow else "") + "/>")
-
-    def curve(self, start: tuple[float, float], end: tuple[float, float], *, arrow: bool) -> None:
-        """A curve to the right, for data."""
-        (x, y), (to_x, to_y) = start, end
-        bend = max((to_x - x) / 2, 20)
-        path = f"M{x:.1f},{y:.1f} C{x + bend:.1f},{y:.1f} {to_x - bend:.1f},{to_y:.1f} {to_x:.1f},{to_y:.1f}"
-        self.shapes.append(f'<path class="data" d="{path}"' + (' marker-end="url(#arrow)"' if arrow else "") + "/>")
-
-    def document(self, width: float, height: float, title: str) -> str:
-        """All of it as a file."""
-        size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-        marker = (
-            '<marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-            '<path d="M0,0 L8,4 L0,8 z" fill="#52606d"/></marker>'
-        )
-        head = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{_STYLE}</style>",
-            f"<defs>{marker}</defs>",
-            '<rect width="100%" height="100%" fill="#ffffff"/>',
-        ]
-        return "\n".join([*head, *self.shapes, "</svg>"]) + "\n"
+    width: float
+    height: float
+    shapes: list[Shape]
 
 
-def width_of(lines: Sequence[str]) -> float:
+def drawing(picture: Picture) -> Drawing:
+    """The sections beside each other, and the data below them."""
+    shapes = [_text(_MARGIN, _MARGIN + 12, picture.title, "title")]
+    shapes.append(_text(_MARGIN, _MARGIN + 32, picture.description))
+    width = max(_width([picture.title]) * 1.4, _width([picture.description])) + 2 * _MARGIN
+    x, top, bottom = _MARGIN, _MARGIN + 60, _MARGIN + 60
+    for section in picture.sections:
+        block = _sequence(section.boxes)
+        shapes.append(_text(x, top, section.title, "section"))
+        line, y = x + block.left, top + 30
+        shapes.append(("circle", {"class": "end", "cx": f"{line:.1f}", "cy": f"{y:.1f}", "r": "5"}, ""))
+        shapes += [_way([(line, y + 5), (line, y + 24)]), *block.shapes(line, y + 24)]
+        y += 24 + block.height
+        if block.goes_on:
+            shapes += [_way([(line, y), (line, y + 22)]), _rect(line - 16, y + 22, 32, 8, "end")]
+            y += 30
+        bottom = max(bottom, y)
+        x += max(block.left + block.right, _width([section.title]) + 10) + _APART
+    width = max(width, x - _APART + _MARGIN)
+    if picture.fields:
+        shapes.append(_text(_MARGIN, bottom + _APART, "data", "section"))
+        data = _data(picture.fields, _MARGIN, bottom + _APART + 14)
+        shapes += data.shapes
+        bottom += _APART + 14 + data.height
+        width = max(width, data.width + 2 * _MARGIN)
+    return Drawing(width, bottom + _MARGIN, shapes)
+
+
+def _svg(picture: Picture) -> str:
+    """A file that any browser shows."""
+    width, height, shapes = drawing(picture)
+    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    elements = []
+    for tag, attributes, text in shapes:
+        given = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+        elements.append(f"<{tag}{given}>{escape(text)}</{tag}>" if tag == "text" else f"<{tag}{given}/>")
+    head = _HEAD.format(size=size, title=escape(picture.title), style=STYLE)
+    return head + "\n".join([*elements, "</svg>"]) + "\n"
+
+
+def _rect(x: float, y: float, width: float, height: float, style: str, *, radius: float = 4, step: str = "") -> Shape:
+    size = {"width": f"{width:.1f}", "height": f"{height:.1f}", "rx": f"{radius:g}"}
+    more = {"data-step": step} if step else {}
+    return "rect", {"class": style, "x": f"{x:.1f}", "y": f"{y:.1f}", **size, **more}, ""
+
+
+def _pointed(x: float, y: float, width: float, height: float, box: Box) -> Shape:
+    """A box with points to the left and to the right, for a step that decides."""
+    tip, middle, right = 12.0, y + height / 2, x + width
+    upper, lower = [(x + tip, y), (right - tip, y)], [(right - tip, y + height), (x + tip, y + height)]
+    points = " ".join(f"{left:.1f},{top:.1f}" for left, top in [(x, middle), *upper, (right, middle), *lower])
+    return "polygon", {"class": box.kind, "points": points, "data-step": box.step_id}, ""
+
+
+def _text(x: float, y: float, text: str, style: str = "", *, middle: bool = False) -> Shape:
+    attributes = {"class": style} if style else {}
+    attributes |= {"x": f"{x:.1f}", "y": f"{y:.1f}"} | ({"text-anchor": "middle"} if middle else {})
+    return "text", attributes, text
+
+
+def _way(points: Sequence[_Point], *, arrow: bool = True) -> Shape:
+    """A line through points, with an arrow at its end."""
+    path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return "path", {"class": "way", "d": path} | ({"marker-end": _ARROW} if arrow else {}), ""
+
+
+def _curve(start: _Point, end: _Point, *, arrow: bool) -> Shape:
+    """A curve to the right, for data."""
+    (x, y), (to_x, to_y) = start, end
+    bend = max((to_x - x) / 2, 20)
+    path = f"M{x:.1f},{y:.1f} C{x + bend:.1f},{y:.1f} {to_x - bend:.1f},{to_y:.1f} {to_x:.1f},{to_y:.1f}"
+    return "path", {"class": "data", "d": path} | ({"marker-end": _ARROW} if arrow else {}), ""
+
+
+def _width(lines: Sequence[str]) -> float:
     """How wide the widest of some lines is. Some characters take two places."""
     widths = [sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line) for line in lines]
-    return max(widths, default=0) * CHARACTER
+    return max(widths, default=0) * _CHARACTER
 
 
-# Pictures of workflows, one file for each format.
+# --- steps from above to below: what is inside a step is drawn inside or below it, so that no two ways cross
 
 
-FORMATS: dict[str, Callable[[Picture], str]] = {
-    "mermaid": mermaid,
-    "dot": dot,
-    "svg": svg,
-    "ascii": ascii_tree,
-}
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Something that takes room to the left and right of the line along which the flow goes down."""
+
+    left: float
+    right: float
+    height: float
+    goes_on: bool  # whether the flow leaves it below
+    shapes: Callable[[float, float], Iterator[Shape]]  # by the line's x, and the upper end
+
+
+def _sequence(boxes: Sequence[Box]) -> _Block:
+    makers = {"choice": _choice, "loop": _loop}
+    blocks = [makers.get(box.kind, _plain)(box) for box in boxes]
+
+    def shapes(x: float, y: float) -> Iterator[Shape]:
+        for index, block in enumerate(blocks):
+            yield from block.shapes(x, y)
+            y += block.height
+            if index + 1 < len(blocks):
+                if block.goes_on:
+                    yield _way([(x, y), (x, y + _GAP)])
+                y += _GAP
+
+    return _Block(
+        left=max((block.left for block in blocks), default=20),
+        right=max((block.right for block in blocks), default=20),
+        height=sum(block.height for block in blocks) + _GAP * max(len(blocks) - 1, 0),
+        goes_on=all(block.goes_on for block in blocks),
+        shapes=shapes,
+    )
+
+
+def _content(box: Box) -> tuple[list[str], float, float]:
+    """The lines of a step's box, and the room that they take."""
+    lines = [f"{box.title} · {box.note}" if box.note else box.title]
+    if box.task is not None:
+        lines.append(f"for each {box.detail}: task {box.task}")
+    elif box.detail:
+        lines.append(f"{box.detail}?" if box.kind == "choice" else box.detail)
+    if box.writes:
+        lines.append(f"→ {', '.join(box.writes)}")
+    return lines, _width(lines) + 2 * _PADDING, _LINE * len(lines) + 10
+
+
+def _written(x: float, y: float, lines: Sequence[str]) -> list[Shape]:
+    return [
+        _text(x, y + _LINE * (index + 1), line, "" if index else "strong", middle=True)
+        for index, line in enumerate(lines)
+    ]
+
+
+def _plain(box: Box) -> _Block:
+    lines, width, height = _content(box)
+    goes_on = box.kind not in ("end", "break", "continue")
+    style = "box" if box.kind == "step" else box.kind if goes_on else "jump"
+    frame = 4.0 if style in ("parallel", "include") else 0.0  # two frames: there is more behind it
+    radius = 4 if goes_on else height / 2
+
+    def shapes(x: float, y: float) -> Iterator[Shape]:
+        if frame:
+            yield _rect(x - width / 2 - frame, y, width + 2 * frame, height + 2 * frame, style, step=box.step_id)
+        yield _rect(x - width / 2, y + frame, width, height, style, radius=radius, step=box.step_id)
+        yield from _written(x, y + frame, lines)
+
+    return _Block(width / 2 + 4, width / 2 + 4, height + 2 * frame, goes_on, shapes)
+
+
+def _choice(box: Box) -> _Block:
+    lines, width, height = _content(box)
+    width += 2 * _PADDING
+    words = dict(box.branches)
+    lanes = [(word, _sequence(words.get(word, ()))) for word in ("yes", "no")]
+    # From the line of the first lane to that of the second; the step itself stands in the middle above.
+    apart = lanes[0][1].right + _LANES + lanes[1][1].left
+    goes_on = any(lane.goes_on for _, lane in lanes)
+    total = height + _GAP + max(lane.height for _, lane in lanes) + (_GAP / 2 if goes_on else 0)
+
+    def shapes(x: float, y: float) -> Iterator[Shape]:
+        yield from [_pointed(x - width / 2, y, width, height, box), *_written(x, y, lines)]
+        top, bottom = y + height + _GAP, y + total
+        for (word, lane), at in zip(lanes, (x - apart / 2, x + apart / 2), strict=True):
+            turn = [(x, y + height), (x, top - 14), (at, top - 14), (at, top)]
+            yield _way(turn, arrow=bool(words.get(word)))
+            yield _text(at + (-24 if word == "yes" else 6), top - 4, word, "word")
+            yield from lane.shapes(at, top)
+            if lane.goes_on:
+                yield _way([(at, top + lane.height), (at, bottom), (x, bottom)], arrow=False)
+
+    left = max(apart / 2 + lanes[0][1].left, width / 2)
+    right = max(apart / 2 + lanes[1][1].right, width / 2)
+    return _Block(left, right, total, goes_on, shapes)
+
+
+def _loop(box: Box) -> _Block:
+    lines, width, height = _content(box)
+    width += 2 * _PADDING
+    body = _sequence([inner for _, boxes in box.branches for inner in boxes])
+    left = max(body.left + 34, width / 2 + _PADDING)
+    right = max(body.right + 14, width / 2 + _PADDING)
+    total = _PADDING + height + _GAP + body.height + 22
+
+    def shapes(x: float, y: float) -> Iterator[Shape]:
+        yield _rect(x - left, y, left + right, total, "frame", radius=8)
+        head = y + _PADDING
+        yield from [_pointed(x - width / 2, head, width, height, box), *_written(x, head, lines)]
+        top = head + height + _GAP
+        yield _way([(x, head + height), (x, top)])
+        yield from body.shapes(x, top)
+        if body.goes_on:
+            bottom, back = top + body.height, x - left + 14
+            # Up again on the left, and into the side of the step that decides.
+            turn = [(x, bottom), (x, bottom + 10), (back, bottom + 10), (back, head + height / 2)]
+            yield _way([*turn, (x - width / 2, head + height / 2)])
+
+    return _Block(left, right, total, goes_on=True, shapes=shapes)
+
+
+# --- fields from left to right: each stands to the right of all that it is computed from
+
+_FIELD_HEIGHT, _ROW, _BETWEEN, _FIELD_PADDING = 26.0, 38.0, 70.0, 10.0
+
+
+def _data(fields: Sequence[Field], x: float, y: float) -> Drawing:
+    """Fields in columns, with the upper left corner there."""
+    columns, ways, bends = _columns(fields)
+    height = max(map(len, columns)) * _ROW
+    widths = [_width([name for name in column if name not in bends]) + 2 * _FIELD_PADDING for column in columns]
+    places: dict[str, tuple[float, float, float]] = {}  # left, right, middle
+    for column, width in zip(columns, widths, strict=True):
+        first = y + (height - len(column) * _ROW) / 2
+        for row, name in enumerate(column):
+            room = width if name in bends else _width([name]) + 2 * _FIELD_PADDING
+            places[name] = (x, x + room, first + row * _ROW + _FIELD_HEIGHT / 2)
+        x += width + _BETWEEN
+    shapes: list[Shape] = []
+    for start, end in (pair for way in ways for pair in pairwise(way)):
+        (_, from_x, from_y), (to_x, past_x, to_y) = places[start], places[end]
+        shapes.append(_curve((from_x, from_y), (to_x, to_y), arrow=end not in bends))
+        if end in bends:
+            shapes.append(_curve((to_x, to_y), (past_x, to_y), arrow=False))
+    for name, (left, right, middle) in places.items():
+        if name not in bends:
+            style = "computed" if name.startswith("computed.") else "raw"
+            shapes.append(_rect(left, middle - _FIELD_HEIGHT / 2, right - left, _FIELD_HEIGHT, style, radius=13))
+            shapes.append(_text((left + right) / 2, middle + 4, name, middle=True))
+    return Drawing(sum(widths) + _BETWEEN * (len(columns) - 1), height, shapes)
+
+
+def _columns(fields: Sequence[Field]) -> tuple[list[list[str]], list[list[str]], set[str]]:
+    """Names in columns, near to what they are computed from; the ways between them; and which names are bends of ways.
+
+    A way past other columns has a row of its own there, its bend, so that no box stands on it.
+    """
+    depth = _depths(fields)
+    columns: list[list[str]] = [[] for _ in range(max(depth.values()) + 1)]
+    for name, level in depth.items():
+        columns[level].append(name)
+    before: dict[str, list[str]] = {}
+    ways: list[list[str]] = []
+    bends: set[str] = set()
+    for field in fields:
+        for source in field.sources:
+            passed = {f"{source}\n{field.name}\n{at}": at for at in range(depth[source] + 1, depth[field.name])}
+            for bend, level in passed.items():
+                columns[level].append(bend)
+            bends.update(passed)
+            ways.append([source, *passed, field.name])
+            for start, end in pairwise(ways[-1]):
+                before.setdefault(end, []).append(start)
+    rows: dict[str, float] = {}
+
+    def wanted(name: str) -> float:
+        near = [rows[one] for one in before.get(name, ()) if one in rows]
+        return sum(near) / len(near) if near else 0.0
+
+    for column in columns:
+        column.sort(key=wanted)
+        rows.update({name: row - (len(column) - 1) / 2 for row, name in enumerate(column)})
+    return columns, ways, bends
+
+
+def _depths(fields: Sequence[Field]) -> dict[str, int]:
+    """The column of every name. What is written by steps stands just before its first reader."""
+    depth: dict[str, int] = {}
+    computed = {field.name for field in fields}
+    for field in fields:  # in the order of computation: what it is computed from has its depth already
+        depth[field.name] = 1 + max((depth.get(source, 0) for source in field.sources), default=0)
+    for field in fields:
+        for source in field.sources:
+            if source not in computed:
+                depth[source] = min(depth.get(source, depth[field.name] - 1), depth[field.name] - 1)
+    return depth
+
+
+FORMATS: dict[str, Callable[[Picture], str]] = {"mermaid": _mermaid, "dot": _dot, "svg": _svg, "ascii": _ascii}

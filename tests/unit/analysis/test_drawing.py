@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.analysis.drawing import FORMATS, Field, Picture, flow, layers, picture
+from sidecar.analysis.drawing import FORMATS, Picture, drawing, picture
 from sidecar.catalog import workflows
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def load(directory: Path, text: str) -> Picture:
 
 
 def edges(drawn: Picture) -> set[tuple[str, str, str]]:
-    """The ways in a picture, by the first words of what they connect."""
-    chart = flow(drawn)
-    names = {node.name: node.lines[0].split(" ")[0] for group in chart.groups for node in group.nodes}
-    return {(names[edge.source], edge.word, names[edge.target]) for edge in chart.edges}
+    """The edges of a chart, by the first words of what they connect."""
+    chart = FORMATS["mermaid"](drawn)
+    names = dict(re.findall(r'^    (n\d+)\W+"([\w.]+)', chart, re.MULTILINE))
+    found = re.findall(r'^  (n\d+) -\.?->(?:\|"([^"]*)"\|)? (n\d+)$', chart, re.MULTILINE)
+    return {(names[source], word, names[target]) for source, word, target in found}
 
 
 def test_the_flow_goes_through_branches_loops_jumps_and_tasks(tmp_path: Path) -> None:
@@ -167,18 +168,32 @@ def test_every_built_in_workflow_can_be_drawn(summary: workflows.Summary, name: 
         ElementTree.fromstring(text)
 
 
-def test_fields_stand_to_the_right_of_what_they_follow_from() -> None:
-    drawn = layers(
-        [
-            Field("computed.a", ("raw.x",)),
-            Field("computed.b", ("computed.a",)),
-            Field("computed.c", ("computed.b", "raw.x", "raw.late")),
-        ]
-    )
-    columns = [[name for name in column if name not in drawn.bends] for column in drawn.columns]
-    assert columns == [["raw.x"], ["computed.a"], ["computed.b", "raw.late"], ["computed.c"]]
-    # The way from x to c goes past two columns, with a bend in each: no box is drawn over it.
-    assert [len(way) for way in drawn.ways if (way[0], way[-1]) == ("raw.x", "computed.c")] == [4]
+def test_fields_stand_to_the_right_of_what_they_follow_from(tmp_path: Path) -> None:
+    computed = "a: {from: raw.x, transform: input}, b: {from: computed.a, transform: input}"
+    computed += ", c: {from: [computed.b, raw.x, raw.late], transform: input}"
+    found = drawing(load(tmp_path, f"state_schema: {{computed: {{{computed}}}}}\nsteps: [{{type: exit}}]\n"))
+    boxes = [shape for tag, shape, _ in found.shapes if tag == "rect" and shape["class"] in ("raw", "computed")]
+    names = [text for tag, _, text in found.shapes if tag == "text" and text.startswith(("raw.", "computed."))]
+    columns: dict[float, list[str]] = {}
+    for shape, name in sorted(zip(boxes, names, strict=True), key=lambda one: (float(one[0]["x"]), one[1])):
+        columns.setdefault(float(shape["x"]), []).append(name)
+    assert list(columns.values()) == [["raw.x"], ["computed.a"], ["computed.b", "raw.late"], ["computed.c"]]
+    # The way from x to c goes past two columns, with a row of its own in each: no box is drawn over it.
+    curves = [shape["d"] for tag, shape, _ in found.shapes if tag == "path" and shape["class"] == "data"]
+    rows = {float(shape["y"]) + 13 for shape in boxes}
+    ends = [float(curve.rpartition(",")[2]) for curve in curves]
+    assert sum(end not in rows for end in ends) == 4
+
+
+def test_every_step_can_be_found_in_the_shapes_by_its_id(tmp_path: Path) -> None:
+    drawn = load(tmp_path, WORKFLOW)
+    found = drawing(drawn)
+    ids = {"list", "each", "skip", "next", "leave", "enough", "out", "fan", "read", "on_failure.0.user_message"}
+    assert {shape["data-step"] for _, shape, _ in found.shapes if "data-step" in shape} == ids
+    root = ElementTree.fromstring(FORMATS["svg"](drawn))
+    assert {one.attrib["data-step"] for one in root.iter() if "data-step" in one.attrib} == ids
+    written = [one for one in root if "class" in one.attrib or one.tag.endswith("}text")]
+    assert [(one.tag.rpartition("}")[2], one.attrib, one.text or "") for one in written] == found.shapes
 
 
 def test_steps_and_boxes_of_an_svg_do_not_lie_over_each_other(tmp_path: Path) -> None:
