@@ -10,6 +10,7 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from sidecar.analysis.names import bare
 from sidecar.model.steps import AgentStep, Exit, Fallible, ShellCommand, StateUpdate, UserMessage, Wait, Working
 from sidecar.model.steps_control import Conditional, ForEach, IncludeWorkflow, ParallelForEach, While, branches
 from sidecar.state.paths import PathError, parse, show
@@ -118,9 +119,9 @@ def _box(step: Step) -> Box:
 
 def _detail(step: Step) -> str:
     if isinstance(step, Conditional | While):
-        return _bare(str(step.condition))
+        return bare(str(step.condition))
     if isinstance(step, ForEach | ParallelForEach):
-        return f"item of {_bare(str(step.items))}"
+        return f"item of {bare(str(step.items))}"
     if isinstance(step, IncludeWorkflow):
         return step.workflow
     if isinstance(step, ShellCommand):
@@ -130,15 +131,8 @@ def _detail(step: Step) -> str:
     if isinstance(step, AgentStep):
         return step.description or (f"prompt {step.prompt_name}" if step.prompt_name else str(step.prompt))
     if isinstance(step, Wait):
-        return f"until {_bare(str(step.until))}" if step.until is not None else ""
+        return f"until {bare(str(step.until))}" if step.until is not None else ""
     return step.description
-
-
-def _bare(expression: str) -> str:
-    """An expression without the braces around it."""
-    text = expression.strip()
-    inner = text.removeprefix("{{").removesuffix("}}")
-    return inner.strip() if len(inner) == len(text) - 4 and "{{" not in inner else text
 
 
 def _writes(step: Step) -> Iterator[str]:

@@ -1,32 +1,37 @@
-"""Checks expressions: which names each can use, and what JavaScript, a shell or the state could not read."""
+"""Which names an expression can use, which of them keep their first value, and what is wrong with an expression."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sidecar.errors import ExpressionError, ShellError, TemplateError
-from sidecar.model.language import Role
+from sidecar.errors import ExpressionError, ShellError, SidecarError, TemplateError
+from sidecar.model.language import Role, has_template
 from sidecar.model.steps import AgentShellCommand, ApplyHints, Fallible, ShellCommand
 from sidecar.model.steps_control import ForEach, IncludeWorkflow, ParallelForEach, While
 from sidecar.model.workflow import walk
 from sidecar.state import javascript, shell
 from sidecar.state.javascript import FILTERS, Placeholder, split_template
 from sidecar.state.paths import PathError, compile_path
+from sidecar.state.reactive import Graph
 from sidecar.state.script import Expression
+from sidecar.state.template import as_text
 from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterator
 
     from sidecar.catalog.imports import Definition
+    from sidecar.engine.evaluation import Texts
+    from sidecar.engine.run import WorkflowState
     from sidecar.model.expressions import Site
     from sidecar.model.steps import StepBase
     from sidecar.model.workflow import SubAgentTask
     from sidecar.state.javascript import Token
     from sidecar.state.script import Script
+    from sidecar.state.template import Slot
 
 Severity = Literal["error", "warning"]
 # What every expression has. `feedback` is what `resume` brought, null before that.
@@ -200,7 +205,130 @@ def _key(location: tuple[int | str, ...], depth: int) -> str:
     return ""
 
 
+# --- which names keep their first value
+
+
+class Constants:
+    """The names of one definition that keep their first value: no step, no clock and no resume changes it. Without
+    `space` there are none, because only the run has the inputs."""
+
+    def __init__(self, definition: Definition, texts: Texts, space: WorkflowState | None) -> None:
+        self.texts = texts
+        self._view = None if space is None else space.view({})
+        self._names: set[str] = set()
+        self._writers: dict[str, list[str]] = {}  # the ids of the steps that write a name
+        self._sites: dict[int, list[Site]] = {}  # by the identity of the step: imported tasks may repeat an id
+        schema, begun = definition.workflow.state_schema, definition.workflow.default_state
+        declared = {"state": {*schema.state, *begun.state}, "raw": {*schema.raw, *begun.raw}}
+        graph = Graph({name: one.sources for name, one in schema.computed.items()})
+        changing = self._find_writers(definition, declared, graph)
+        if space is None:
+            return
+        changing |= {f"raw.{name}" for name in space.kept}  # the engine itself writes these
+        for section, defaults in (("state", begun.state), ("raw", begun.raw)):
+            changing |= {f"{section}.{name}" for name, given in defaults.items() if self._read_by(given) - {"inputs"}}
+        self._names.add("inputs")
+        for section, fields in declared.items():  # readers see computed over raw over state
+            for name in fields:
+                (self._names.discard if f"{section}.{name}" in changing else self._names.add)(name)
+        for name in graph.order:
+            codes = [code for code in (schema.computed[name].transform, schema.computed[name].validate_) if code]
+            read = {one for code in codes for one in texts.program(code).names} - {"input", "output"}
+            if read <= self._names and changing.isdisjoint(source.key for source in graph.sources[name]):
+                self._names.add(name)
+            else:
+                changing.add(f"computed.{name}")
+                self._names.discard(name)
+
+    def value(self, given: Any, hidden: Collection[str], problems: list[str]) -> tuple[Any, bool]:
+        """A value of the definition with all that is constant filled in, and whether that is all of it. `hidden` are
+        names that loops and tasks give; what fails is added to the problems."""
+        if isinstance(given, dict):
+            found = {key: self.value(item, hidden, problems) for key, item in given.items()}
+            return {key: value for key, (value, _) in found.items()}, all(known for _, known in found.values())
+        if isinstance(given, list | tuple):
+            items = [self.value(item, hidden, problems) for item in given]
+            return [value for value, _ in items], all(known for _, known in items)
+        if not isinstance(given, str) or not has_template(given):
+            return given, True
+        try:
+            parts = self.texts.value(given).parts
+        except SidecarError as error:
+            problems.append(str(error))
+            return given, False
+        seen = [part if isinstance(part, str) else self.slot(part, hidden, problems) for part in parts]
+        known = all(one is not shell.UNKNOWN for one in seen)
+        filled = [one for part, one in zip(parts, seen, strict=True) if not isinstance(part, str) or part.strip()]
+        if known and len(filled) == 1:
+            return filled[0], True
+        texts = [
+            given[part.placeholder.offset : part.placeholder.end] if one is shell.UNKNOWN else as_text(one)
+            for part, one in zip(parts, seen, strict=True)
+        ]
+        return "".join(texts), known
+
+    def slot(self, slot: Slot, hidden: Collection[str], problems: list[str], *, is_filtered: bool = True) -> Any:
+        """What an expression of a text comes to, or UNKNOWN."""
+        if self._view is not None and self._names.difference(hidden).issuperset(slot.expression.names):
+            try:
+                return (slot.value if is_filtered else slot.evaluate)(self._view.run)
+            except ExpressionError as error:
+                problems.append(str(error))
+        return shell.UNKNOWN
+
+    def writers_of(self, step: StepBase, hidden: Collection[str]) -> set[str]:
+        """The ids of the steps that write what a step reads; loops and tasks around it give it the hidden names."""
+        sites = [site for site in self._sites.get(id(step), ()) if site.role not in (Role.PATTERN, Role.SOURCE)]
+        texts = [as_template(site.text) if site.role is Role.CONDITION else site.text for site in sites]
+        read = {name for text in texts for name in self._read_by(text) if name not in hidden}
+        return {writer for name in read for writer in self._writers.get(name, ())}
+
+    def _find_writers(self, definition: Definition, declared: dict[str, set[str]], graph: Graph) -> set[str]:
+        """Note which steps write which names; the fields that are written."""
+        written = set()
+        for site in (site for file in (definition, *definition.imports.values()) for site in file.sites()):
+            if site.step is None:
+                continue
+            self._sites.setdefault(id(site.step), []).append(site)
+            section, name = (target(site.text) if site.role is Role.PATH else None) or ("", None)
+            for one in declared.get(section, ()) if name is None else (name,):
+                key = f"{section}.{one}"
+                written.add(key)
+                for changed in (key, *graph.dependencies(key).dependents):
+                    self._writers.setdefault(changed.partition(".")[2], []).append(site.step.id)
+        for step, _ in walk(definition.workflow):
+            if isinstance(step, IncludeWorkflow):
+                self._writers.setdefault(step.id, []).append(step.id)
+        collection = definition.workflow.error_handling.error_collection
+        if collection is not None and collection.enabled:
+            section, name = target(collection.state_path) or ("", None)
+            written.add(f"{section}.{name}")
+        return written
+
+    def _read_by(self, given: object) -> set[str]:
+        """The names that the templates of a value read."""
+        if isinstance(given, dict | list):
+            inner = given.values() if isinstance(given, dict) else given
+            return {name for one in inner for name in self._read_by(one)}
+        try:
+            return set(self.texts.value(given).names) if isinstance(given, str) and has_template(given) else set()
+        except SidecarError:
+            return set()
+
+
 # --- what is wrong with an expression
+
+
+def as_template(condition: str) -> str:
+    """A condition with braces around it; it may stand without."""
+    return condition if has_template(condition) else f"{{{{ {condition}\n}}}}"
+
+
+def bare(expression: str) -> str:
+    """An expression without the braces around it."""
+    text = expression.strip()
+    inner = text.removeprefix("{{").removesuffix("}}")
+    return inner.strip() if len(inner) == len(text) - 4 and "{{" not in inner else text
 
 
 class Mistake(NamedTuple):

@@ -35,6 +35,17 @@ def seconds(value: object) -> float:
     return result
 
 
+def text(seconds_s: float) -> str:
+    """A duration as people write it: 500ms, 2s, 1h30m."""
+    if seconds_s < 1:
+        return f"{round(seconds_s * 1000)}ms" if seconds_s else "0s"
+    shown = ""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("m", 60)):
+        count, seconds_s = divmod(seconds_s, length_s)
+        shown += f"{int(count)}{unit}" if count else ""
+    return shown + (f"{seconds_s:.3g}s" if seconds_s or not shown else "")
+
+
 def doubt(value: object) -> str | None:
     """What to tell the author of a number without a unit that is so small that seconds were probably meant."""
     text = "" if isinstance(value, bool) else str(value).strip()

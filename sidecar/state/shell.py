@@ -30,6 +30,7 @@ _CHUNK_CHARACTERS = 30_000
 _TOTAL_BYTES = 400_000
 _SCRIPT_BYTES = 131_000
 _TOO_LONG = f"the command is longer than {_SCRIPT_BYTES // 1000} kB; put it into a file of its own"
+UNKNOWN = object()  # a value that only the run has
 _WAY_OUT = "Write `command` as a list, or pass the value in `env:`; `| raw` turns this off"
 
 
@@ -81,6 +82,31 @@ class _Compiled:
         """The command with one value per `{{ }}`, in order."""
         raise NotImplementedError
 
+    def typed(self, values: Sequence[Any]) -> str:
+        """The command as a person would type it, to look at; instead of an UNKNOWN value it has its `{{ }}`."""
+        raise NotImplementedError
+
+    def programs(self, values: Sequence[Any]) -> list[str]:
+        """The programs that it starts, as far as they can be told with these values, of which some may be UNKNOWN."""
+        given, parts = iter(enumerate(values)), list[str | int]()
+        for part in self.parts:
+            if isinstance(part, str):
+                parts.append(part)
+                continue
+            number, value = next(given)
+            is_text = _mode(part.placeholder) == "raw" and value is not UNKNOWN
+            parts.append(_raw(part.placeholder, value) if is_text else number)
+        return _programs(parts)
+
+    def _typed(self, number: int, value: Any, place: _Place | None = None) -> str:
+        if value is UNKNOWN:
+            return self.placeholders[number]
+        placeholder = self.slots[number].placeholder
+        value = filtered(value, placeholder.filters, placeholder.offset)
+        if _mode(placeholder) or (place is not None and place.quotes is not _Quotes.BARE):
+            return as_text(value)
+        return " ".join(shlex.quote(as_text(one)) for one in (value if isinstance(value, list) else [value]))
+
 
 @dataclass(frozen=True, slots=True)
 class ShellText(_Compiled):
@@ -110,6 +136,14 @@ class ShellText(_Compiled):
                 body += _reference(part, analysis.places[number], given[number], bound)
         return bound.prepared(body)
 
+    def typed(self, values: Sequence[Any]) -> str:
+        given, places = iter(enumerate(values)), self.analysis.places if self.analysis else {}
+        texts = []
+        for part in self.parts:
+            number, value = (0, None) if isinstance(part, str) else next(given)
+            texts.append(part if isinstance(part, str) else self._typed(number, value, places.get(number)))
+        return "".join(texts)
+
 
 @dataclass(frozen=True, slots=True)
 class ArgumentList(_Compiled):
@@ -131,6 +165,13 @@ class ArgumentList(_Compiled):
                 raise ShellError("the name of a program cannot begin with -")
             words.append(word)
         return bound.prepared(" ".join(words), is_list=True)
+
+    def typed(self, values: Sequence[Any]) -> str:
+        given = iter(enumerate(values))
+        return " ".join(
+            "".join(shlex.quote(part) if isinstance(part, str) else self._typed(*next(given)) for part in element)
+            for element in self.elements
+        )
 
 
 def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellText | ArgumentList:
@@ -352,6 +393,11 @@ _REFUSED = frozenset(
     prlimit taskset chrt flock script watch parallel at batch crontab tmux screen entr hyperfine busybox toybox
     fakeroot strace ltrace systemd-run unbuffer capsh""".split()  # noqa: SIM905 - a list would be a page long
 )
+_BUILTINS = frozenset(
+    """. : [ [[ alias bg break builtin case cd command continue echo eval exec exit export false fg for function getopts
+    hash jobs kill let local printf pwd read readonly return select set shift source test time times trap true type
+    ulimit umask unalias unset wait""".split()  # noqa: SIM905
+)
 _NAMING = frozenset(["export", "readonly", "local", "read", "unset", "getopts", "wait"])
 # Programs that start the command behind their options: how many operands come first, and which options certainly have
 # no argument in the next word. Behind any other option two words are needed to be sure of the command, or `--`.
@@ -436,6 +482,7 @@ class _Analysis:
     refused: str | None = None
     refused_at: int = 0
     warnings: dict[int, str] = field(default_factory=dict)
+    programs: list[str] = field(default_factory=list)
     words: int = 0
 
 
@@ -478,6 +525,17 @@ def _doubts(words: Sequence[Sequence[str | int]]) -> dict[int, str]:
         if refusal.number is not None:
             found.warnings[refusal.number] = refusal.why
     return found.warnings
+
+
+def _programs(parts: Sequence[str | int]) -> list[str]:
+    """The programs that a text starts, as far as it can be read; the shell's own commands need none."""
+    found = _Analysis()
+    try:
+        text = "".join(part if isinstance(part, str) else _mark_of(part) for part in parts)
+        _Scanner(text, found, is_fed=False)._commands()
+    except (_UnsafeError, ShellError):
+        pass  # what was read before that
+    return [name for name in dict.fromkeys(found.programs) if name not in _BUILTINS and not name[0].isdigit()]
 
 
 def _mark_of(number: int) -> str:
@@ -704,6 +762,7 @@ class _Scanner:
             raise _UnsafeError(_ARITHMETIC, "".join(words))
         if _EXPANSION.search(words[0]):
             raise _UnsafeError("an expansion would choose the command; write the command's name here", "".join(words))
+        self.found.programs.append(words[0])
         name = _program(words[0])
         if name in _REFUSED or "eval" in words:
             name = name if name in _REFUSED else "eval"

