@@ -477,7 +477,7 @@ class UseCases:
         opened, journalled = self.open_here(run_id), self.owner.transformations
         waiting = opened.image.spaces.traces if opened is not None else []
         found = journalled.newest(run_id, _MOST_TRACES, field)
-        found += journalled.told(run_id, [one for one in waiting if field in (None, one["field"])])
+        found += journalled.masked(run_id, [one for one in waiting if field in (None, one["field"])])
         return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
 
     def open_here(self, run_id: str) -> Execution | None:

@@ -1,12 +1,10 @@
-"""Old runs go, so that a year of them does not grow without bound; never one that has not ended, and no young one that
-can be resumed."""
+"""Compaction: deletes old runs from the journal; never one that has not ended, and no young one that can be resumed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sidecar.errors import StoreError
 from sidecar.store.journal import OPEN, Journal
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ class Keep:
 
 
 def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_most: int | None = None) -> list[str]:
-    """Delete what need not stay; `live` are the runs that somebody executes now. Gives the ids of those that went,
+    """Delete what need not stay; `live` are the runs that are executed now. Returns the ids of those that went,
     `at_most` so many.
 
     The age is counted from the last change. A clock that jumped back makes runs younger, which keeps them.
@@ -45,29 +43,16 @@ def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_mo
             continue
         if len(gone) == at_most:
             break
-        # A transaction each: whoever wants to write meanwhile waits for one run, not for a year of them.
+        # A transaction each: a process that wants to write meanwhile waits for one run, not for a year of them.
         with database.transaction(durable=False):
-            if _stands(journal, run_id, status, changed_at):  # nobody has resumed it since we looked
-                database.execute(_DROP_AGENTS, (run_id,))
-                database.execute(_DROP_RUN, (run_id,))
+            run = journal.find(run_id)
+            # Another process may have resumed or deleted it since it was listed.
+            if run is not None and (run.status, run.updated_at) == (status, changed_at):
+                database.execute("DELETE FROM agents WHERE run_id = ? AND ended IS NOT NULL", (run_id,))
+                database.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
                 gone.append(run_id)
     if gone:
         with database.transaction():
-            database.execute(_DROP_LOOSE_AGENTS)
+            database.execute("DELETE FROM agents WHERE run_id IS NULL AND ended IS NOT NULL")
         database.shrink(_PAGES)
     return gone
-
-
-def _stands(journal: Journal, run_id: str, status: str, changed_at: float) -> bool:
-    try:
-        run = journal.run(run_id)
-        return (run.status, run.updated_at) == (status, changed_at)
-    except StoreError as error:
-        if error.kind != "missing":
-            raise
-        return False  # somebody else compacts too
-
-
-_DROP_RUN = "DELETE FROM runs WHERE run_id = ?"
-_DROP_AGENTS = "DELETE FROM agents WHERE run_id = ? AND ended IS NOT NULL"
-_DROP_LOOSE_AGENTS = "DELETE FROM agents WHERE run_id IS NULL AND ended IS NOT NULL"

@@ -12,20 +12,42 @@ import sqlite3
 import time
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sidecar import layout
 from sidecar.errors import JournalLocked, StoreError
 from sidecar.store import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    Result = TypeVar("Result")
+Result = TypeVar("Result")
+Row = TypeVar("Row")
 
 
-# A row holds JSON text and a seal, which tells when a damaged page changed it: SQLite notices a page whose structure is
-# broken; a changed digit in a value it would hand out as it is.
+NAME = "sidecar.db"
+_LEAST_SQLITE = (3, 35, 0)
+_WAL_KEPT = 16 * 1024 * 1024  # after a burst the log is cut back to this
+_AGAIN_S = 0.01
+_SUFFIXES = ("", "-wal", "-shm")
+_NOT_STORABLE = (UnicodeEncodeError, OverflowError)
+_ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # of a statement
+_KINDS = {
+    sqlite3.SQLITE_BUSY: ("locked", "another process has kept it locked for {busy:g} s; see who, and try again"),
+    sqlite3.SQLITE_LOCKED: ("locked", "it is locked; try again"),
+    sqlite3.SQLITE_FULL: ("full", "no space left on the disk; make room and resume"),
+    sqlite3.SQLITE_READONLY: ("forbidden", "it may not be written; check the directory's owner and permissions"),
+    sqlite3.SQLITE_PERM: ("forbidden", "it may not be opened; check its owner and permissions"),
+    sqlite3.SQLITE_CANTOPEN: ("forbidden", "it cannot be opened; check the directory's owner, permissions and space"),
+    sqlite3.SQLITE_CORRUPT: ("damaged", "it is damaged; move it away (and its -wal), or restore a copy"),
+    sqlite3.SQLITE_NOTADB: ("damaged", "it is not a database of sidecar's; move it away"),
+    sqlite3.SQLITE_IOERR: ("io", "the disk failed ({error}); check it, and resume"),
+    sqlite3.SQLITE_TOOBIG: ("value", "a value is too large for it"),
+}
+
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # one for all: `json.dumps` would make one for each value
 
 
@@ -57,30 +79,56 @@ def unpack(packed: bytes) -> Any:
     return load(zlib.decompress(packed).decode())
 
 
-def seal(*columns: object) -> int:
-    """A checksum over a row's columns, whose types count too."""
+class Table(Generic[Row]):
+    """A table whose rows end in a seal, a checksum over the other columns by which a changed row is noticed: SQLite
+    notices a page whose structure is broken, but would return a value with a changed digit as it is.
+
+    The columns are the fields of `row`, a dataclass or a named tuple; those in `json` hold JSON. `shown` names a row
+    in messages, by its columns.
+    """
+
+    def __init__(self, name: str, row: type[Row], shown: str, *, json: Collection[str] = ()) -> None:
+        self._row = row
+        self._columns: tuple[str, ...] = row.__match_args__  # type: ignore[attr-defined]
+        self._shown = shown
+        self._values: Callable[[Row], tuple[Any, ...]] = attrgetter(*self._columns)
+        self._json = [index for index, column in enumerate(self._columns) if column in json]
+        columns = ", ".join(self._columns)
+        self._update = f"UPDATE {name} SET"
+        self.insert = f"INSERT INTO {name} ({columns}, seal) VALUES ({'?, ' * len(self._columns)}?)"  # noqa: S608
+        self.select = f"SELECT {columns}, seal FROM {name}"  # noqa: S608
+
+    def encoded(self, row: Row) -> list[Any]:
+        """The columns of a row, with its seal."""
+        columns = list(self._values(row))
+        for index in self._json:
+            columns[index] = dump(columns[index])
+        columns.append(_seal(columns))
+        return columns
+
+    def decoded(self, found: tuple[Any, ...]) -> Row | None:
+        """The row with these columns; None where its seal is another."""
+        *columns, seal = found
+        if _seal(columns) != seal:
+            return None
+        for index in self._json:
+            columns[index] = load(columns[index])
+        return self._row(*columns)
+
+    def update(self, row: Row, changed: Sequence[str]) -> tuple[str, list[Any]]:
+        """The beginning of a statement that changes these columns to those of the row, and its values."""
+        columns = dict(zip((*self._columns, "seal"), self.encoded(row), strict=True))
+        names = [*changed, "seal"]
+        return f"{self._update} {', '.join(f'{name} = ?' for name in names)}", [columns[name] for name in names]
+
+    def shown(self, found: Sequence[Any]) -> str:
+        """A row in words, by its columns."""
+        return self._shown.format_map(dict(zip(self._columns, found, strict=False)))
+
+
+def _seal(columns: list[Any]) -> int:
+    """A checksum over columns, whose types count too."""
     return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))
-
-
-NAME = "sidecar.db"
-_LEAST_SQLITE = (3, 35, 0)
-_WAL_KEPT = 16 * 1024 * 1024  # after a burst the log is cut back to this
-_AGAIN_S = 0.01
-_SUFFIXES = ("", "-wal", "-shm")
-_NOT_STORABLE = (UnicodeEncodeError, OverflowError)
-_ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # of a statement
-_KINDS = {
-    sqlite3.SQLITE_BUSY: ("locked", "another process has kept it locked for {busy:g} s; see who, and try again"),
-    sqlite3.SQLITE_LOCKED: ("locked", "it is locked; try again"),
-    sqlite3.SQLITE_FULL: ("full", "no space left on the disk; make room and resume"),
-    sqlite3.SQLITE_READONLY: ("forbidden", "it may not be written; check the directory's owner and permissions"),
-    sqlite3.SQLITE_PERM: ("forbidden", "it may not be opened; check its owner and permissions"),
-    sqlite3.SQLITE_CANTOPEN: ("forbidden", "it cannot be opened; check the directory's owner, permissions and space"),
-    sqlite3.SQLITE_CORRUPT: ("damaged", "it is damaged; move it away (and its -wal), or restore a copy"),
-    sqlite3.SQLITE_NOTADB: ("damaged", "it is not a database of sidecar's; move it away"),
-    sqlite3.SQLITE_IOERR: ("io", "the disk failed ({error}); check it, and resume"),
-    sqlite3.SQLITE_TOOBIG: ("value", "a value is too large for it"),
-}
 
 
 def open_database(root: str) -> Database:
@@ -96,7 +144,7 @@ class Database:
         self.clock = clock
         self._busy_s = busy_timeout_s
         self._waits_s = busy_timeout_s  # for the lock, as the connection is set now
-        self._open: Literal["", "read", "write"] = ""  # the transaction
+        self._open = False  # a transaction
         self._broken = False  # a part of it failed, so that all of it must
         self._durable = True
         self._files: tuple[tuple[int, int], ...] = ()
@@ -132,7 +180,7 @@ class Database:
         one it is a part of that: committed with it, and lost with it. JournalLocked: another process has had the lock
         for `wait_s`, the busy timeout where none is given, and nothing was begun.
         """
-        if self._open == "write":
+        if self._open:
             if durable and not self._durable:  # SQLite cannot change its mind here, and less than asked is no answer
                 self._broken = True
                 raise StoreError(f"{self.path}: a durable part in a transaction that is not durable", kind="conflict")
@@ -142,8 +190,6 @@ class Database:
                 self._broken = True  # whoever catches this further out must not commit the half that was done
                 raise
             return
-        if self._open:
-            raise StoreError(f"{self.path}: nothing is written while a snapshot is read", kind="conflict")
         self._begin(durable, self._busy_s if wait_s is None else wait_s)
         try:
             yield
@@ -156,49 +202,45 @@ class Database:
             self._roll_back()
             raise
         finally:
-            self._open, self._broken = "", False
+            self._open, self._broken = False, False
         if durable:
             self._refuse_replaced()  # committed into a file that nobody will find again
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Everything that is read in here is of one moment."""
-        if self._open:
-            yield
-            return
-        self._run("BEGIN")
-        self._open = "read"
-        try:
-            self._refuse_strange()
-            yield
-        finally:
-            self._roll_back()
-            self._open = ""
+    def insert(self, table: Table[Row], *rows: Row) -> None:
+        """New rows, inside a transaction."""
+        encoded = [table.encoded(row) for row in rows]
+        for columns in encoded:
+            self._write(table.insert, columns, partial(table.shown, columns))
 
-    def execute(self, sql: str, values: Sequence[Any] = (), about: str = "") -> int:
-        """Change something, inside a transaction; the number of rows that were."""
-        # SQLite ends a transaction by itself when the disk is full. What came after would be committed alone.
-        if self._open != "write" or not self._connection.in_transaction:
-            raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
-        return self._run(sql, values, about).rowcount
+    def select(self, table: Table[Row], where: str = "", values: Sequence[Any] = ()) -> list[Row]:
+        """The rows that a WHERE clause finds, with what comes after it. A row that was changed is damage."""
+        rows = []
+        for found in self.rows(f"{table.select} {where}", values):
+            row = table.decoded(found)
+            if row is None:
+                raise self.damaged(table.shown(found))
+            rows.append(row)
+        return rows
 
-    def execute_all(self, sql: str, rows: Sequence[Sequence[Any]], about: str = "") -> None:
-        """The same change with many values."""
-        if self._open != "write" or not self._connection.in_transaction:
-            raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
-        try:
-            self._connection.executemany(sql, rows)
-        except _ERRORS as error:
-            raise self._explained(error, about) from None
+    def update(
+        self, table: Table[Row], row: Row, changed: Sequence[str], where: str, values: Sequence[Any] = ()
+    ) -> int:
+        """Change these columns to those of the row where the clause holds, inside a transaction; how many rows were."""
+        statement, columns = table.update(row, changed)
+        return self._write(f"{statement} {where}", (*columns, *values), lambda: table.shown(table.encoded(row)))
 
-    def rows(self, sql: str, values: Sequence[Any] = (), about: str = "") -> list[tuple[Any, ...]]:
-        """Read all of it."""
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Change something that has no seal, inside a transaction; the number of rows that were."""
+        return self._write(sql, values)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Read columns as they are."""
         if not self._open:
             self._refuse_strange()
         try:
             return self._connection.execute(sql, values).fetchall()
         except _ERRORS as error:
-            raise self._explained(error, about) from None
+            raise self._explained(error) from None
 
     def verify(self) -> None:
         """Read every page. A reader of single rows would not notice a page that has lost some."""
@@ -235,12 +277,12 @@ class Database:
         finally:
             if wait_s < self._busy_s:
                 self._wait_at_most(self._busy_s)
-        self._open = "write"
+        self._open = True
         try:
             self._refuse_strange()  # under the lock: from here on nobody can migrate it
         except BaseException:
             self._roll_back()
-            self._open = ""
+            self._open = False
             raise
 
     def _wait_at_most(self, wait_s: float) -> None:
@@ -255,11 +297,20 @@ class Database:
         except sqlite3.Error:  # the disk is gone: what was not committed is not there, with or without this
             pass
 
-    def _run(self, sql: str, values: Sequence[Any] = (), about: str = "") -> sqlite3.Cursor:
+    def _write(self, sql: str, values: Sequence[Any], shown: Callable[[], str] = str) -> int:
+        # SQLite ends a transaction by itself when the disk is full. What came after would be committed alone.
+        if not self._open or not self._connection.in_transaction:
+            raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
         try:
-            return self._connection.execute(sql, values)
+            return self._connection.execute(sql, values).rowcount
         except _ERRORS as error:
-            raise self._explained(error, about) from None
+            raise self._explained(error, shown()) from None
+
+    def _run(self, sql: str) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(sql)
+        except _ERRORS as error:
+            raise self._explained(error) from None
 
     def _make_file(self) -> None:
         """Readable by its owner only: prompts and environments are in it."""

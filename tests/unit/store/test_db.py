@@ -84,21 +84,10 @@ def test_a_durable_part_is_refused_where_the_whole_is_not_durable(database: Data
     assert kinds(journal, run_id) == ["run_started", "tick"]
 
 
-def test_nothing_is_written_outside_a_transaction_or_in_a_snapshot(database: Database, run_id: str) -> None:
+def test_nothing_is_written_outside_a_transaction(database: Database, run_id: str) -> None:
     with pytest.raises(StoreError, match="outside a transaction"):
         database.execute("DELETE FROM events")
-    with pytest.raises(StoreError, match="snapshot"), database.snapshot():
-        Journal(database).append(run_id, "lost")
     assert kinds(Journal(database), run_id) == ["run_started"]
-
-
-def test_a_snapshot_is_of_one_moment(database: Database, run_id: str) -> None:
-    with Database(database.path) as other:
-        with database.snapshot():
-            before = kinds(Journal(database), run_id)
-            Journal(other).append(run_id, "meanwhile")
-            assert kinds(Journal(database), run_id) == before
-        assert kinds(Journal(database), run_id) == [*before, "meanwhile"]
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
