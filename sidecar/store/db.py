@@ -7,6 +7,7 @@ Whoever runs an event loop waits for the lock with `when_free`, or says how long
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
@@ -31,6 +32,7 @@ NAME = "sidecar.db"
 _LEAST_SQLITE = (3, 35, 0)
 _WAL_KEPT = 16 * 1024 * 1024  # after a burst the log is cut back to this
 _AGAIN_S = 0.01
+_LOOK_S = 1.0  # how long reads go on without a look at the files
 _SUFFIXES = ("", "-wal", "-shm")
 _NOT_STORABLE = (UnicodeEncodeError, OverflowError)
 _ERRORS = (sqlite3.Error, UnicodeError, OverflowError)  # of a statement
@@ -148,6 +150,7 @@ class Database:
         self._broken = False  # a part of it failed, so that all of it must
         self._durable = True
         self._files: tuple[tuple[int, int], ...] = ()
+        self._looked_at = -math.inf  # when the files were found to be ours
         self._make_file()
         try:
             self._connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
@@ -234,8 +237,8 @@ class Database:
         return self._write(sql, values)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Read columns as they are."""
-        if not self._open:
+        """Read columns as they are. Files that were replaced are noticed within a second, in a transaction at once."""
+        if not self._open and time.monotonic() - self._looked_at >= _LOOK_S:
             self._refuse_strange()
         try:
             return self._connection.execute(sql, values).fetchall()
@@ -373,12 +376,15 @@ class Database:
 
     def _refuse_strange(self) -> None:
         """Whatever happened to the files since we opened them."""
+        self._looked_at = -math.inf
         self._refuse_replaced()
         schema.refuse_other(self.path, self._version())
+        self._looked_at = time.monotonic()
 
     def _refuse_replaced(self) -> None:
         """SQLite goes on writing into files that were removed, where nobody finds it."""
         if self._files and self._identities() != self._files:
+            self._looked_at = -math.inf
             raise StoreError(
                 f"{self.path} (or its -wal or -shm) was removed or replaced while in use; what was journalled since "
                 "is lost: end this sidecar and start it again",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from sidecar.errors import StoreError
 from sidecar.store.db import Database, open_database
 from sidecar.store.journal import Journal
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +105,28 @@ def test_a_file_that_is_removed_while_open_is_noticed(
         with pytest.raises(StoreError, match="removed or replaced while in use") as refused:
             attempt()
         assert refused.value.kind == "removed"
+
+
+def test_a_file_that_is_removed_is_noticed_by_reads_alone(database: Database, run_id: str) -> None:
+    def refused() -> bool:
+        try:
+            Journal(database).events(run_id)
+        except StoreError as error:
+            return error.kind == "removed"
+        return False
+
+    os.rename(database.path, f"{database.path}.moved")
+    until(refused)
+
+
+def test_reads_look_at_the_files_at_most_once_a_second(database: Database, run_id: str) -> None:
+    statements: list[str] = []
+    database._connection.set_trace_callback(statements.append)
+    begin = time.monotonic()
+    for _ in range(200):
+        Journal(database).run(run_id)
+    assert statements.count("PRAGMA user_version") <= time.monotonic() - begin + 1
+    assert len(statements) >= 200
 
 
 def test_a_file_that_is_removed_during_a_durable_transaction_is_noticed(database: Database, run_id: str) -> None:
