@@ -1,7 +1,7 @@
-"""One SQLite database a project, shared by all its processes: transactions that are whole, errors that say what to do.
+"""The SQLite database of a project, shared by all its processes: transactions, sealed rows, errors that say what to do.
 
 Calls block, for microseconds to a few milliseconds; where another process holds the lock, up to the busy timeout.
-Whoever runs an event loop waits for the lock with `when_free`, or says how long a transaction may wait.
+On an event loop, `when_free` waits for the lock, or a transaction is given the time for which it may wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Row = TypeVar("Row")
 
-
 NAME = "sidecar.db"
 _LEAST_SQLITE = (3, 35, 0)
 _WAL_KEPT = 16 * 1024 * 1024  # after a burst the log is cut back to this
@@ -48,7 +47,6 @@ _KINDS = {
     sqlite3.SQLITE_IOERR: ("io", "the disk failed ({error}); check it, and resume"),
     sqlite3.SQLITE_TOOBIG: ("value", "a value is too large for it"),
 }
-
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # one for all: `json.dumps` would make one for each value
 
@@ -190,7 +188,7 @@ class Database:
             try:
                 yield
             except BaseException:
-                self._broken = True  # whoever catches this further out must not commit the half that was done
+                self._broken = True  # a caller that catches this must not commit the half that was done
                 raise
             return
         self._begin(durable, self._busy_s if wait_s is None else wait_s)
@@ -207,7 +205,7 @@ class Database:
         finally:
             self._open, self._broken = False, False
         if durable:
-            self._refuse_replaced()  # committed into a file that nobody will find again
+            self._refuse_replaced()  # committed into a file that cannot be found again
 
     def insert(self, table: Table[Row], *rows: Row) -> None:
         """New rows, inside a transaction."""
@@ -269,7 +267,7 @@ class Database:
         if durable != self._durable:
             self._run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
-        # IMMEDIATE: whoever reads first and writes later can find that somebody else wrote between, and fail.
+        # IMMEDIATE: one that reads first and writes later fails where another process wrote in between.
         self._wait_at_most(wait_s)
         try:
             self._run("BEGIN IMMEDIATE")
@@ -282,7 +280,7 @@ class Database:
                 self._wait_at_most(self._busy_s)
         self._open = True
         try:
-            self._refuse_strange()  # under the lock: from here on nobody can migrate it
+            self._refuse_strange()  # under the lock: from here on no other process can change its version
         except BaseException:
             self._roll_back()
             self._open = False
@@ -382,7 +380,7 @@ class Database:
         self._looked_at = time.monotonic()
 
     def _refuse_replaced(self) -> None:
-        """SQLite goes on writing into files that were removed, where nobody finds it."""
+        """SQLite goes on writing into files that were removed, where it cannot be found."""
         if self._files and self._identities() != self._files:
             self._looked_at = -math.inf
             raise StoreError(
@@ -427,9 +425,7 @@ class Database:
         return StoreError(f"{self.path}: {text.format(busy=self._waits_s, error=error)}", kind=kind)
 
 
-# Waiting for the journal's lock on an event loop, which goes on meanwhile.
-
-
+# Waiting for the lock on an event loop, which goes on meanwhile.
 TRY_S = 0.02  # how long one try may hold up the loop: others of ours are done in a few milliseconds
 AGAIN_S = 0.02  # between two tries
 _AT_MOST_S = 10.0

@@ -537,7 +537,7 @@ _TRANSFORMATIONS = Table(
 
 
 class Transformations:
-    """How a run's computed fields were computed: the trail stays as long as the run does, whoever executed it."""
+    """How a run's computed fields were computed: the trail stays as long as the run does."""
 
     def __init__(self, database: Database, mask_of: Callable[[str], Mask | None] = lambda _: None) -> None:
         """`mask_of`: the mask of a run, for what is written here."""

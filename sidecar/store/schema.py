@@ -44,8 +44,8 @@ STATEMENTS = (
         began_at REAL NOT NULL, ended_at REAL, outcome TEXT NOT NULL, seal INTEGER NOT NULL,
         PRIMARY KEY (run_id, number)) WITHOUT ROWID""",
     "CREATE UNIQUE INDEX steps_attempts ON steps (run_id, key, attempt)",
-    # Triggers instead of further unique indexes: each index is one more page to write for every step, and whoever
-    # writes has the lock. INDEXED BY: left alone, SQLite looks through all steps of the run each time.
+    # Triggers instead of further unique indexes: each index is one more page to write for every step, and
+    # the lock is held meanwhile. INDEXED BY: left alone, SQLite looks through all steps of the run each time.
     """CREATE TRIGGER steps_done_is_done BEFORE INSERT ON steps BEGIN
         SELECT RAISE(ABORT, 'a completed step is never begun or completed again') WHERE EXISTS
             (SELECT 1 FROM steps INDEXED BY steps_attempts
