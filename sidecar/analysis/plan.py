@@ -166,7 +166,9 @@ class _Account:
         value, known = self.value(given)
         try:
             return (
-                (moves.accepted(step, key, value), True) if known or isinstance(given, list | tuple) else (given, False)
+                (moves.checked_answer(step, key, value), True)
+                if known or isinstance(given, list | tuple)
+                else (given, False)
             )
         except ValueError as error:
             self.problems.append(str(error))

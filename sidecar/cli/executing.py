@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
     from sidecar.display.live import Panel
     from sidecar.engine.server_driven import ServerDriven
-    from sidecar.engine.steps.context import Person
+    from sidecar.engine.steps.context import AskablePerson
     from sidecar.service.project import Project
 
 OK, FAILED, LIMIT = 0, 2, 3
@@ -188,9 +188,9 @@ class _Foreground:
             await self._outlet.shown()
             self._panel = showing.panel(owner.journal, self._run_id, keys=os.isatty(_TERMINAL))
 
-    async def _person(self, tasks: TaskGroup) -> Person | None:
+    async def _person(self, tasks: TaskGroup) -> AskablePerson | None:
         """Whoever sits at the terminal, where there is one; the key `s` is heard there, too."""
-        person: Person | None = None
+        person: AskablePerson | None = None
         is_there = os.isatty(_TERMINAL)
         if is_there or self._panel is not None:
             seat = Seat(self._panel, self._toggle_stop if is_there else None, _TERMINAL)
@@ -227,7 +227,7 @@ class _Foreground:
 class _InOrder:
     """A person who is asked when everything that was said before can be read."""
 
-    def __init__(self, person: Person, outlet: Outlet) -> None:
+    def __init__(self, person: AskablePerson, outlet: Outlet) -> None:
         self._person = person
         self._outlet = outlet
 
@@ -243,7 +243,7 @@ class _InOrder:
 class _Answering:
     """Gives one answer, once, to the step that it is for; any other question goes to the terminal, if there is one."""
 
-    def __init__(self, step: str, answer: Any, other: Person | None) -> None:
+    def __init__(self, step: str, answer: Any, other: AskablePerson | None) -> None:
         self._step: str | None = step
         self._answer = answer
         self._other = other

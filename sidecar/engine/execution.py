@@ -18,7 +18,7 @@ from sidecar.engine.ledger import Ledger
 from sidecar.engine.parallel import Batches
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import Run, back_to_boundary
-from sidecar.engine.steps.context import Surroundings
+from sidecar.engine.steps.context import RunServices
 from sidecar.errors import InputError, StoreError
 from sidecar.mcp_client.client import McpClients
 from sidecar.model import run as kinds
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sidecar.engine.boundary import Ending
     from sidecar.engine.owner import Owner
-    from sidecar.engine.steps.context import Person
+    from sidecar.engine.steps.context import AskablePerson
     from sidecar.model.agent import EndReason
     from sidecar.model.workflow import RunLimits
     from sidecar.signals.board import Request
@@ -101,7 +101,7 @@ class Execution:
         image: Run,
         hear: Callable[[RunEvent], None],
         *,
-        person: Person | None = None,
+        person: AskablePerson | None = None,
         mcp: Any = None,
     ) -> None:
         self.owner = owner
@@ -120,7 +120,7 @@ class Execution:
         )
         owner.hear_ended[run.run_id] = self.processes.over
         environment = run.details.get("environment") or owner.environment
-        self.around = Surroundings(
+        self.around = RunServices(
             root=owner.root,
             run_id=run.run_id,
             workspace=run.workspace,

@@ -19,6 +19,7 @@ from sidecar.engine.boundary import Ending, RunEnds
 from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import (
     Answer,
+    ApplyErrorUpdate,
     Boundary,
     Completed,
     Delay,
@@ -28,7 +29,6 @@ from sidecar.engine.cursor.actions import (
     Leave,
     Parallel,
     Passed,
-    Settle,
 )
 from sidecar.engine.evaluation import positive_s
 from sidecar.engine.run import ON_FAILURE, begin_failure_steps, included_path
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sidecar.engine.processes import Processes
     from sidecar.engine.run import Path, Run, Thread
     from sidecar.engine.step import Outcomes
-    from sidecar.engine.steps.context import Surroundings
+    from sidecar.engine.steps.context import RunServices
     from sidecar.model.workflow import Workflow
 
 
@@ -78,7 +78,7 @@ class Interpreter:
     def __init__(
         self,
         image: Run,
-        around: Surroundings,
+        around: RunServices,
         *,
         ledger: Ledger,
         gate: Gate,
@@ -168,7 +168,7 @@ class Interpreter:
             await self.work.run(thread, action)
         elif isinstance(action, Parallel):
             await self.batches.attend(thread, action)
-        elif isinstance(action, Settle):
+        elif isinstance(action, ApplyErrorUpdate):
             self.outcomes.settle(thread, action)
         elif isinstance(action, Include):
             enter_included(self.outcomes, self.work.around.root, thread, action)
@@ -199,18 +199,18 @@ class Interpreter:
 
     def _most(self, thread: Thread, step: Any) -> Any:
         known = isinstance(step, While)
-        return moves.value(step, "max_iterations", thread.cursor.state.top.answers) if known else None
+        return moves.field_value(step, "max_iterations", thread.cursor.state.top.answers) if known else None
 
     def _evaluate(self, thread: Thread, action: Evaluate) -> None:
         view = self.outcomes.view(thread, action.scope)
-        written = moves.value(action.step, action.field, {})
+        written = moves.field_value(action.step, action.field, {})
         with self.outcomes.attempt(action.step) as tried:
             if action.field == "condition":
                 found: Any = view.truth(written)
             else:
                 found = view.text(written) if action.field == "message" else view.value(written)
             try:
-                moves.accepted(action.step, action.field, found)
+                moves.checked_answer(action.step, action.field, found)
             except ValueError as error:  # the cursor would refuse it
                 raise StepFailed(str(error)) from None
         if tried.error is not None:
@@ -232,7 +232,7 @@ class Interpreter:
         """The steps that included workflows have for their failure, of all that the thread is in."""
         state, names = thread.cursor.state, {"error": thread.error or {"message": ""}}
         for level in range(len(state.frames) - 1, 0, -1):
-            if state.frames[level].branch == "part":
+            if state.frames[level].branch == "steps":
                 await self.see_to(thread, f"{ON_FAILURE}.{level}", thread.space(state.path(level)), names)
 
     async def see_to(self, thread: Thread, word: str, path: Path, names: dict[str, Any]) -> None:

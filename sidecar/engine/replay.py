@@ -10,7 +10,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import imports
-from sidecar.engine.cursor.actions import Answer, Boundary, Completed, Delay, Failed, FailedAround, Parallel, Passed
+from sidecar.engine.cursor.actions import (
+    ActionFailed,
+    Answer,
+    Boundary,
+    Completed,
+    Delay,
+    EnclosingStepFailed,
+    Parallel,
+    Passed,
+)
 from sidecar.engine.run import Run, begin_failure_steps
 from sidecar.errors import DefinitionChanged
 from sidecar.model import run as kinds
@@ -133,9 +142,9 @@ def _outcome(image: Run, thread: Thread, told: list[Any]) -> Outcome:
         image.left(thread)
         return Completed()
     if word == "failed":
-        return Failed(rest[0])
+        return ActionFailed(rest[0])
     if word == "failed_around":
-        return FailedAround(rest[1], rest[0])
+        return EnclosingStepFailed(rest[1], rest[0])
     assert word == "included"
     record, inputs, name, *fields = rest  # no fields: of a run that began before these could be given
     space = image.spaces[thread.here]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar.catalog import imports
-from sidecar.engine.cursor import moves, position
+from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import Included, TaskCompleted, TaskFailed
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import Scope, StepList
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sidecar.engine.cursor.actions import Parallel
     from sidecar.engine.cursor.moves import Cursor
     from sidecar.engine.cursor.position import Error, State
-    from sidecar.engine.cursor.position import StepList as PartType
     from sidecar.model.steps_control import Steps
     from sidecar.model.workflow import SubAgentTask, Workflow
     from sidecar.state.script import Script
@@ -65,7 +64,7 @@ class Run:
         """Before the first step."""
         spaces = WorkflowStates(script)
         spaces.begin((), definition, inputs)
-        return cls(definition, spaces, Thread("", None, Cursor.start(position.of_workflow(definition.workflow))))
+        return cls(definition, spaces, Thread("", None, Cursor.start(StepList.of_workflow(definition.workflow))))
 
     def restart(self, inputs: Mapping[str, Any]) -> None:
         """From the start again (`retry_workflow`), with everything that was counted still counted."""
@@ -74,7 +73,7 @@ class Run:
         self.counters.round += 1
         self.spaces.close()
         self.spaces.begin((), self.definition, inputs)
-        cursor = Cursor.start(position.of_workflow(self.definition.workflow))
+        cursor = Cursor.start(StepList.of_workflow(self.definition.workflow))
         self.main = Thread(f"round-{self.counters.round}", None, cursor, handed=self.main.handed)
 
     # --- what happens to it, told the same way by the loop and when it is told again
@@ -86,7 +85,7 @@ class Run:
         path = included_path(thread)
         self.spaces.begin(path, definition, inputs, {name: inputs[name] for name in fields})
         self.definitions[path] = definition
-        return Included(position.of_workflow(definition.workflow))
+        return Included(StepList.of_workflow(definition.workflow))
 
     def move(self, thread: Thread, cursor: Cursor) -> None:
         """A thread goes on. Where an error has left an included workflow, there are its steps for that."""
@@ -231,14 +230,14 @@ class Run:
         """`steps`: where they are not the run's own or a task's."""
         path = tuple(data["path"])
 
-        def part_at(inner: Path) -> PartType:
+        def part_at(inner: Path) -> StepList:
             if inner:
                 found = space_path(path, data["key"], inner)
-                return position.of_workflow(self.spaces[found].definition.workflow)
+                return StepList.of_workflow(self.spaces[found].definition.workflow)
             if steps is not None:
                 return StepList(steps)
             if parent is None:
-                return position.of_workflow(self.definition.workflow)
+                return StepList.of_workflow(self.definition.workflow)
             tasks = self.spaces[path].definition.tasks
             if data["task"] not in tasks:
                 raise DefinitionChanged(f"the task {data['task']!r}, in which the run stands, is gone")
@@ -643,7 +642,7 @@ def leave_by_error(spaces: WorkflowStates, thread: Thread, before: State) -> Non
     # What is left by its last step is not left by an error: at the top the run, else what is now in the phase "leave".
     over = not after.frames or after.top.phase == "leave"
     for level in range(len(before.frames) - 1, len(after.frames) - 1 + over, -1):
-        if before.frames[level].branch == "part":
+        if before.frames[level].branch == "steps":
             names = {"error": thread.error or {"message": ""}}
             spare = _failure_thread(spaces, thread, f"{ON_FAILURE}.{level}", thread.space(before.path(level)), names)
             thread.left += [spare] if spare is not None else []

@@ -36,7 +36,7 @@ class RunLog:
         self._path = os.path.join(layout.run_directory(root, run_id), NAME)
         self._open()
 
-    def hear(self, event: RunEvent) -> None:
+    def on_event(self, event: RunEvent) -> None:
         """Add the line of an event, where it has one."""
         told = line(event)
         if told is not None:

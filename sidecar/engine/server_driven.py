@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
     from sidecar.engine.owner import Owner
     from sidecar.engine.run import Run
-    from sidecar.engine.steps.context import Person
+    from sidecar.engine.steps.context import AskablePerson
     from sidecar.model.agent import EndReason
     from sidecar.store.journal import StoredRun
 
@@ -60,7 +60,7 @@ class ServerDriven:
         run_id: str,
         hear: Callable[[RunEvent], None],
         *,
-        person: Person | None = None,
+        person: AskablePerson | None = None,
         feedback: str | None = None,
         approve: bool = False,
         definition: Definition | None = None,
@@ -300,7 +300,7 @@ class ServerDriven:
 
     def _hear(self, event: RunEvent) -> None:
         if self._log is not None:
-            self._log.hear(event)
+            self._log.on_event(event)
         self._tell(event)
 
     async def _redirected(self, name: str, text: str) -> None:

@@ -11,7 +11,7 @@ import anyio
 from sidecar.engine import run_log
 from sidecar.engine.boundary import Ending, RunEnds
 from sidecar.engine.cursor import moves
-from sidecar.engine.cursor.actions import Answer, Completed, Evaluate, Failed, FailedAround
+from sidecar.engine.cursor.actions import ActionFailed, Answer, Completed, EnclosingStepFailed, Evaluate
 from sidecar.engine.steps import HANDLERS
 from sidecar.engine.steps.context import AnswerNeeded, Context
 from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError, alone
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.imports import Definition
     from sidecar.engine.boundary import Gate
-    from sidecar.engine.cursor.actions import Execute, Settle
+    from sidecar.engine.cursor.actions import ApplyErrorUpdate, Execute
     from sidecar.engine.cursor.moves import Cursor
     from sidecar.engine.cursor.position import Error, Scope
     from sidecar.engine.evaluation import View
     from sidecar.engine.ledger import Ledger
     from sidecar.engine.processes import Processes
     from sidecar.engine.run import Path, Run, Thread, WorkflowState
-    from sidecar.engine.steps.context import Surroundings
+    from sidecar.engine.steps.context import RunServices
     from sidecar.model.run import Driver
     from sidecar.model.steps import StepBase
     from sidecar.model.steps_control import Steps
@@ -58,7 +58,7 @@ class Work:
     def __init__(
         self,
         outcomes: Outcomes,
-        around: Surroundings,
+        around: RunServices,
         *,
         gate: Gate,
         processes: Processes,
@@ -241,7 +241,7 @@ class Work:
     def _context_of(self, thread: Thread, view: View, key: str, attempt: int) -> Context:
         processes, task_id = self._processes, thread.task_id
         return Context(
-            around=self.around,
+            services=self.around,
             view=view,
             key=key,
             attempt=attempt,
@@ -250,7 +250,7 @@ class Work:
             cost_left_usd=self._gate.cost_left_usd(),
             start=lambda launch, name: processes.start(launch, name, key, task_id),
             log_path=processes.log_path,
-            tell=lambda kind, data: self._tell(kind, {"step": key, "task": task_id, **data}),
+            emit=lambda kind, data: self._tell(kind, {"step": key, "task": task_id, **data}),
             spend=lambda cost, tokens: processes.spend(key, cost, tokens),
         )
 
@@ -271,7 +271,7 @@ class Attempt:
 class Outcomes:
     """The books of one run."""
 
-    def __init__(self, image: Run, ledger: Ledger, around: Surroundings) -> None:
+    def __init__(self, image: Run, ledger: Ledger, around: RunServices) -> None:
         self.image = image
         self.ledger = ledger
         self._around = around
@@ -316,7 +316,7 @@ class Outcomes:
         before = thread.cursor
         level = len(before.state.frames) - 1 if around is None else around
         key, path = thread.step_key(before.state.trimmed(level + 1)), thread.space(before.state.path(level))
-        told_cursor = Failed(error) if around is None else FailedAround(level, error)
+        told_cursor = ActionFailed(error) if around is None else EnclosingStepFailed(level, error)
         after, asked = self._judged(thread, before.after(told_cursor))
         again = _tried_again(before, after)
         self._keep_failure(path, step, error, again=again, key=key)
@@ -328,7 +328,7 @@ class Outcomes:
         thread.error = error
         self.image.move(thread, after)
 
-    def settle(self, thread: Thread, action: Settle) -> None:
+    def settle(self, thread: Thread, action: ApplyErrorUpdate) -> None:
         """Write what a failed step leaves behind."""
         state = thread.cursor.state
         assert state.failure is not None
@@ -341,7 +341,7 @@ class Outcomes:
             if step.error_state_update is not None:
                 writes += view.with_names(error=action.error, result=action.error).writes([step.error_state_update])
             update = step.state_update if isinstance(step, Working) else None
-            if action.goes_on and step.has_fallback and update is not None:
+            if action.continues and step.has_fallback and update is not None:
                 fallback = view.value(step.fallback_value)
                 writes += view.with_names(result=fallback, applied_count=fallback).writes([update])
             self.write(space, scope.path, writes)
@@ -349,7 +349,7 @@ class Outcomes:
             facts = {**_told(thread, step, key), "error": told, "will_retry": False}
             self.ledger.note(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=["failed", told])
             thread.error = told
-            self.image.move(thread, thread.cursor.after(Failed(told)))
+            self.image.move(thread, thread.cursor.after(ActionFailed(told)))
             return
         self.ledger.note(kinds.ERROR_HANDLED, thread=thread.key, step=key, id=step.id, outcome=["completed"])
         self.image.move(thread, thread.cursor.after(Completed()))
@@ -398,11 +398,11 @@ class Outcomes:
         asked = []
         while cursor.state.failure is not None and isinstance(action := cursor.action, Evaluate):
             with self.attempt(action.step) as tried:
-                found = self.view(thread, action.scope).value(moves.value(action.step, action.field, {}))
+                found = self.view(thread, action.scope).value(moves.field_value(action.step, action.field, {}))
                 outcome: list[Any] = ["answer", found]
-                told: Answer | Failed = Answer(found)
+                told: Answer | ActionFailed = Answer(found)
             if tried.error is not None:
-                outcome, told = ["failed", tried.error], Failed(tried.error)
+                outcome, told = ["failed", tried.error], ActionFailed(tried.error)
             asked.append({"thread": thread.key, "step": action.step.id, "field": action.field, "outcome": outcome})
             cursor = cursor.after(told)
         return cursor, asked

@@ -10,8 +10,8 @@ from sidecar.model.run import RunEvent
 Json = dict[str, Any]
 # Called on the event loop, and never slow: what a run tells must not wait for whoever listens.
 Tell = Callable[[RunEvent], None]
-# Asks the person at the client, as `engine.context.Person.ask` does: the question, and what was wrong with the last
-# answer. None where the person does not answer: the run then pauses.
+# Asks the person at the client, as `engine.steps.context.AskablePerson.ask` does: the question, and what was wrong with
+# the last answer. None where the person does not answer: the run then pauses.
 Ask = Callable[[Json, str | None], Awaitable[str | None]]
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.imports import Definition
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import Door
-    from sidecar.engine.steps.context import Person
+    from sidecar.engine.steps.context import AskablePerson
     from sidecar.model.run import RunEvent
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class LocalExecutor:
             raise SidecarError("the daemon is ending: it takes no more runs")
         owner = self.runs.owner
         run = owner.journal.run(run_id)
-        person: Person | None = None
+        person: AskablePerson | None = None
         if answer is not None:
             waits = looking.status(owner.database, owner.root, run)["waits"]
             if not waits or "prompt" not in waits:

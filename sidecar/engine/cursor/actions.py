@@ -29,7 +29,7 @@ class Boundary(NamedTuple):
 
 
 class Evaluate(NamedTuple):
-    """Evaluate a field of a step. To be told `Answer` or `Failed`. A condition's answer is its truth, a bool."""
+    """Evaluate a field of a step. To be told `Answer` or `ActionFailed`. A condition's answer is its truth, a bool."""
 
     step: Step
     field: FieldName
@@ -37,7 +37,7 @@ class Evaluate(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Execute a step, with its `state_update`. To be told `Completed` or `Failed`. `attempt` counts from 1."""
+    """Execute a step, with its `state_update`. To be told `Completed` or `ActionFailed`. `attempt` counts from 1."""
 
     step: Step
     scope: Scope
@@ -53,15 +53,15 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """Write what a failed step leaves behind. To be told `Completed` or `Failed`.
+class ApplyErrorUpdate:
+    """Write what a failed step leaves behind. To be told `Completed` or `ActionFailed`.
 
-    Always its `error_state_update`; with `goes_on` also its `state_update`, for its fallback value.
+    Always its `error_state_update`; with `continues` also its `state_update`, for its fallback value.
     """
 
     step: Fallible
     error: Error
-    goes_on: bool
+    continues: bool
     scope: Scope
 
 
@@ -85,7 +85,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """Find the workflow, prepare its state. To be told `Included` or `Failed`."""
+    """Find the workflow, prepare its state. To be told `Included` or `ActionFailed`."""
 
     step: IncludeWorkflow
     scope: Scope
@@ -94,7 +94,7 @@ class Include:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The included workflow is done: apply the step's `state_update`. To be told `Completed` or `Failed`."""
+    """The included workflow is done: apply the step's `state_update`. To be told `Completed` or `ActionFailed`."""
 
     step: IncludeWorkflow
     scope: Scope
@@ -117,7 +117,7 @@ class LimitReached:
     limit: int
 
 
-Action = Boundary | Evaluate | Execute | Delay | Settle | Parallel | Include | Leave | Finished | LimitReached
+Action = Boundary | Evaluate | Execute | Delay | ApplyErrorUpdate | Parallel | Include | Leave | Finished | LimitReached
 
 
 # Outcomes.
@@ -148,14 +148,14 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ActionFailed:
     """It failed; `error` is what `error` is in expressions, with a `message` at least."""
 
     error: Error
 
 
 @dataclass(frozen=True, slots=True)
-class FailedAround:
+class EnclosingStepFailed:
     """A step failed that the current one stands in: it is at `level`, and what is inside it is given up."""
 
     level: int
@@ -186,4 +186,6 @@ class TaskFailed:
     error: Error
 
 
-Outcome = Passed | Stopped | Answer | Completed | Failed | FailedAround | Included | TaskCompleted | TaskFailed
+Outcome = (
+    Passed | Stopped | Answer | Completed | ActionFailed | EnclosingStepFailed | Included | TaskCompleted | TaskFailed
+)

@@ -1,6 +1,6 @@
 """A pure, serialisable program counter: it says what is to be done next, and is told what came of it.
 
-    cursor = Cursor.start(parts.of_workflow(workflow))
+    cursor = Cursor.start(StepList.of_workflow(workflow))
     while not cursor.is_over:
         cursor = cursor.after(do(cursor.action))
 
@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sidecar.engine.cursor import position
 from sidecar.engine.cursor.actions import (
+    ActionFailed,
     Answer,
+    ApplyErrorUpdate,
     Boundary,
     Completed,
     Delay,
+    EnclosingStepFailed,
     Evaluate,
     Execute,
-    Failed,
-    FailedAround,
     Finished,
     Include,
     Included,
@@ -32,7 +33,6 @@ from sidecar.engine.cursor.actions import (
     LimitReached,
     Parallel,
     Passed,
-    Settle,
     Stopped,
     TaskCompleted,
     TaskFailed,
@@ -92,7 +92,7 @@ class Cursor:
     @classmethod
     def start(cls, part: StepList) -> Cursor:
         """Before the first step."""
-        return cls(enter_list(State(), part.steps, "part", part))
+        return cls(enter_list(State(), part.steps, "steps", part))
 
     @classmethod
     def restore(cls, data: dict[str, Json], part_at: PartAt) -> Cursor:
@@ -112,7 +112,7 @@ class Cursor:
         """What follows. TypeError where the outcome does not belong to the action."""
         if isinstance(outcome, TaskCompleted | TaskFailed):
             return Cursor(_task(self.state, outcome))
-        if isinstance(outcome, FailedAround) and self.state.ending is None:
+        if isinstance(outcome, EnclosingStepFailed) and self.state.ending is None:
             return Cursor(resolve(failed_around(self.state, outcome.level, outcome.error)))
         action = self.action
         if isinstance(outcome, Stopped) and _can_stop(action):
@@ -120,7 +120,7 @@ class Cursor:
         if self.state.failure is not None:
             return Cursor(resolve(_judged(self.state, action, outcome)))
         can_fail = self.state.ending is None and isinstance(action, Evaluate | Execute | Parallel | Include | Leave)
-        if isinstance(outcome, Failed) and can_fail:
+        if isinstance(outcome, ActionFailed) and can_fail:
             return Cursor(fail(self.state, outcome.error))
         return Cursor(_told(self.state, action, outcome))
 
@@ -177,7 +177,7 @@ def _ending(state: State) -> Action:
             return _parallel(batch)  # the run's end waits for all
     if ending.status == "limit":
         step = state.top.step
-        return LimitReached(step, value(step, "max_iterations", state.top.answers))
+        return LimitReached(step, field_value(step, "max_iterations", state.top.answers))
     error = next((batch.error for batch in state.batches.values() if batch.error is not None), None)
     if ending.status == "completed" and error is not None:
         return Finished("failed", str(error.get("message", "")), error)
@@ -190,7 +190,7 @@ def _judging(state: State) -> Action:
     step, scope = state.frames[failure.level].step, state.scope(failure.level)
     if failure.settling is not None:
         assert isinstance(step, Fallible)
-        return Settle(step, failure.error, failure.settling == "goes_on", scope)
+        return ApplyErrorUpdate(step, failure.error, failure.settling == "goes_on", scope)
     field = to_judge(step, failure.answers)
     assert field is not None
     return Evaluate(step, field, scope)
@@ -244,13 +244,13 @@ def _told(state: State, action: Action, outcome: Outcome) -> State:
     if isinstance(outcome, Completed) and phase in ("run", "leave"):
         return advance(state)
     if isinstance(outcome, Included) and phase == "include":
-        return enter_list(state, outcome.part.steps, "part", outcome.part)
+        return enter_list(state, outcome.part.steps, "steps", outcome.part)
     raise _misfit(action, outcome)
 
 
 def _answered(state: State, action: Evaluate, value: Json) -> State:
     try:
-        answer = accepted(action.step, action.field, value)
+        answer = checked_answer(action.step, action.field, value)
     except ValueError as error:
         return fail(state, {"message": str(error)})
     if state.top.phase == "check":
@@ -259,9 +259,9 @@ def _answered(state: State, action: Evaluate, value: Json) -> State:
 
 
 def _judged(state: State, action: Action, outcome: Outcome) -> Judged:
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, ActionFailed):
         return up(state, outcome.error)
-    if isinstance(action, Settle) and isinstance(outcome, Completed):
+    if isinstance(action, ApplyErrorUpdate) and isinstance(outcome, Completed):
         return settled(state)
     if isinstance(action, Evaluate) and isinstance(outcome, Answer):
         return answered(state, outcome.value)
@@ -348,7 +348,7 @@ def _left(state: State, branch: Branch) -> State:
         return state._replace(ending=PlannedEnd("completed"))
     if branch == "body":
         return _next_iteration(state)
-    if branch == "part":
+    if branch == "steps":
         return state.with_top(phase="leave")
     return advance(state)
 
@@ -359,7 +359,7 @@ def begin(state: State) -> State:
     if state.top.batch is None and to_enter(step, state.top.answers) is not None:
         return state.with_top(phase="ask")
     if isinstance(step, Conditional):
-        branch: Branch = "then" if value(step, "condition", state.top.answers) else "else"
+        branch: Branch = "then" if field_value(step, "condition", state.top.answers) else "else"
         return enter_list(state, inner(step, branch) or (), branch)
     if isinstance(step, Loop):
         return _iterate(state)
@@ -374,7 +374,7 @@ def begin(state: State) -> State:
 
 
 def _exit(state: State, step: Exit) -> State:
-    message = value(step, "message", state.top.answers)
+    message = field_value(step, "message", state.top.answers)
     if step.status == "success":
         return state._replace(frames=(), ending=PlannedEnd("completed", message, exited=True))
     return state._replace(ending=PlannedEnd("failed", message, {"message": message, "step": step.id}, exited=True))
@@ -404,7 +404,7 @@ def condition_is(state: State, holds: bool) -> State:
         return advance(state)
     if to_enter(state.top.step, state.top.answers) is not None:
         return state.with_top(phase="ask")  # a resume with a changed definition brought a template
-    if state.top.index >= value(state.top.step, "max_iterations", state.top.answers):
+    if state.top.index >= field_value(state.top.step, "max_iterations", state.top.answers):
         return state._replace(ending=PlannedEnd("limit"))
     return state.with_top(phase="iteration")
 
@@ -419,7 +419,7 @@ def _jump(state: State, step: Break | Continue) -> State:
     """To the innermost loop of the same part: behind it, or to its next iteration."""
     for at in range(len(state.frames) - 1, 0, -1):
         branch = state.frames[at].branch
-        if branch == "part":
+        if branch == "steps":
             break
         if branch == "body":
             loop = state.trimmed(at)
@@ -436,8 +436,8 @@ def _begin_batch(state: State, step: ParallelForEach) -> State:
             number,
             step,
             tuple(answers["items"]),
-            value(step, "max_parallel", answers),
-            value(step, "max_retries", answers) if step.on_sub_agent_error.strategy == "retry_failed" else 0,
+            field_value(step, "max_parallel", answers),
+            field_value(step, "max_retries", answers) if step.on_sub_agent_error.strategy == "retry_failed" else 0,
             part is not None and part.stoppable,
             state.scope(len(state.frames) - 1),
         )
@@ -501,7 +501,7 @@ def answered(state: State, answer: Json) -> Judged:
     field = to_judge(step, failure.answers)
     assert field is not None
     try:
-        answers = {**failure.answers, field: accepted(step, field, answer)}
+        answers = {**failure.answers, field: checked_answer(step, field, answer)}
     except ValueError as error:
         return up(state, {"message": str(error)})
     return _judge(state._replace(failure=dataclasses.replace(failure, answers=answers)))
@@ -521,7 +521,7 @@ def _judge(state: State) -> Judged:
         return up(state, failure.error)
     if to_judge(step, failure.answers) is not None:
         return state, False
-    count, delay_s = (value(step, field, failure.answers) for field in ("retry_count", "retry_delay"))
+    count, delay_s = (field_value(step, field, failure.answers) for field in ("retry_count", "retry_delay"))
     verdict = decide(policy_of(step, count, delay_s), frame.failures + 1)
     if isinstance(verdict, Again):
         return _again(state, verdict.after_s), False
@@ -548,10 +548,10 @@ def _behind(state: State) -> Judged:
 def up(state: State, error: Error) -> Judged:
     """Past the step that is judged, with this error: to its workflow, then to whoever included that."""
     failure = _failure(state)
-    begin = max(at for at in range(failure.level + 1) if state.frames[at].branch == "part")
+    begin = max(at for at in range(failure.level + 1) if state.frames[at].branch == "steps")
     part = state.frames[begin].part
     assert part is not None
-    if part.goes_on:
+    if part.continue_on_error:
         return _behind(state)
     if begin == 0:
         # The frames stay as they are: a resume does the step again that failed.
@@ -585,12 +585,12 @@ def to_judge(step: StepBase, answers: Mapping[str, Json]) -> FieldName | None:
     return _next(step, ("retry_count", "retry_delay") if retries else (), answers)
 
 
-def value(step: StepBase, field: FieldName, answers: Mapping[str, Json]) -> Any:
+def field_value(step: StepBase, field: FieldName, answers: Mapping[str, Json]) -> Any:
     """What a field comes to: the answer, else what the definition says."""
     return answers[field] if field in answers else _written(step, field)
 
 
-def accepted(step: StepBase, field: FieldName, answer: Json) -> Json:
+def checked_answer(step: StepBase, field: FieldName, answer: Json) -> Json:
     """An answer as the cursor keeps it. ValueError says what was wrong with it."""
     if field == "retry_delay":
         try:

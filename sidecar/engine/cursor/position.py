@@ -35,18 +35,19 @@ class Scope(NamedTuple):
 class StepList:
     """Steps with what holds for all of them.
 
-    `stoppable`: a stop is taken between them; not so in the tasks of `parallel_foreach`, which finish. `goes_on`:
-    an error that no step takes care of costs that step only (`error_handling: {on_error: continue}`).
+    `stoppable`: a stop is taken between them; not so in the tasks of `parallel_foreach`, which finish.
+    `continue_on_error`: an error that no step handles skips that step only (`error_handling: {on_error: continue}`).
     """
 
     steps: Steps
     stoppable: bool = False
-    goes_on: bool = False
+    continue_on_error: bool = False
 
-
-def of_workflow(workflow: Workflow) -> StepList:
-    """The steps of a workflow, as a run or an `include_workflow` walks them."""
-    return StepList(workflow.steps or (), stoppable=True, goes_on=workflow.error_handling.on_error == "continue")
+    @classmethod
+    def of_workflow(cls, workflow: Workflow) -> StepList:
+        """The steps of a workflow, as a run or an `include_workflow` walks them."""
+        handling = workflow.error_handling
+        return cls(workflow.steps or (), stoppable=True, continue_on_error=handling.on_error == "continue")
 
 
 def inner(step: Step, branch: str) -> Steps | None:
@@ -77,7 +78,7 @@ def gone(step_id: str) -> DefinitionChanged:
 # Where a run stands, as plain values: a frame for each list of steps that is entered, the tasks, the failure.
 
 
-Branch = Literal["part", "then", "else", "body"]
+Branch = Literal["steps", "then", "else", "body"]
 Phase = Literal[
     "boundary",  # before the step
     "ask",  # for a field that it needs to begin
@@ -196,13 +197,13 @@ class State(NamedTuple):
 
     def path(self, level: int) -> tuple[str, ...]:
         """The `include_workflow` steps that lead to a frame."""
-        return tuple(self.frames[at - 1].step.id for at in range(1, level + 1) if self.frames[at].branch == "part")
+        return tuple(self.frames[at - 1].step.id for at in range(1, level + 1) if self.frames[at].branch == "steps")
 
     def scope(self, level: int) -> Scope:
         """What the current step of a frame sees. A part sees nothing of the loops around its `include_workflow`."""
         frames = self.frames
         first = level
-        while frames[first].branch != "part":
+        while frames[first].branch != "steps":
             first -= 1
         names: dict[str, Json] = {}
         for at in range(first, level + 1):
@@ -270,7 +271,7 @@ def _load_frames(data: list[dict[str, Json]], part_at: PartAt) -> tuple[Frame, .
     for each in data:
         below = frames[-1].step if frames else None
         part = None
-        if each["branch"] == "part":
+        if each["branch"] == "steps":
             if below is not None:
                 path = (*path, below.id)
             part = part_at(path)

@@ -173,7 +173,7 @@ async def run_task_agent(
     `agent_name` and `prompt_override` are the step's own words, templates included; `task_id`, `workflow_id` and
     `description` are names in the override. StepFailed: the turn could not begin.
     """
-    names = {"task_id": task_id, "workflow_id": context.around.run_id, "description": description}
+    names = {"task_id": task_id, "workflow_id": context.services.run_id, "description": description}
     if prompt_override is not None:
         prompt = context.view.with_names(**names).text(prompt_override)
     else:
@@ -296,7 +296,7 @@ async def take_turn(context: Context, order: Order) -> Taken:
 def named_prompt(context: Context, name: str, given: Mapping[str, Any], *, strict: bool = True) -> str:
     """A prompt of the catalog with its parameters filled in; not `strict`: what it does not ask for is left out."""
     try:
-        prompt = prompts.find(context.around.root, name)
+        prompt = prompts.find(context.services.root, name)
         given = {key: value for key, value in given.items() if value is not None}  # null: not given
         if not strict:
             declared = {parameter.name for parameter in prompt.parameters}
@@ -312,7 +312,7 @@ def _assignment(context: Context, order: Order) -> Assignment:
     if context.cost_left_usd is not None and context.cost_left_usd <= 0:
         raise StepFailed(f"agent {name!r}: nothing is left of the run's budget", kind="budget", agent=name)
     try:
-        definition = _limited(context, order, agents.find(context.around.root, name).definition)
+        definition = _limited(context, order, agents.find(context.services.root, name).definition)
         assignment = definition.assign(name, _given(order, definition))
     except (NotFound, DefinitionError, InputError) as error:
         raise StepFailed(str(error), kind="agent", agent=name) from None
@@ -332,7 +332,7 @@ def _given(order: Order, definition: AgentDefinition) -> dict[str, Any]:
 def _agent_name(context: Context, given: str | None) -> str:
     name = None if given is None else context.view.value(given)
     if name is None or name == "":
-        return context.around.settings.default_agent
+        return context.services.settings.default_agent
     if not isinstance(name, str):
         raise StepFailed(f"`agent` has to be the name of one, not {name!r}", kind="agent")
     return name
@@ -355,19 +355,19 @@ def _least(*limits: float | None) -> float | None:
 
 
 def _setting(context: Context, order: Order, definition: AgentDefinition) -> Setting:
-    around = context.around
-    given = around.settings.secret_values(definition.env)
-    around.mask.learn(given)
+    services = context.services
+    given = services.settings.secret_values(definition.env)
+    services.mask.learn(given)
     return Setting(
         cwd=order.cwd,
-        environment=around.environment,
-        run_id=around.run_id,
+        environment=services.environment,
+        run_id=services.run_id,
         log_path=context.log_path(),
         task_id=order.task_id,
-        secrets=(*around.secrets, *given),
-        kill_after_s=around.settings.kill_after_s,
-        mcp=_mcp(around.mcp, order.task_id),
-        files=Files((around.root, order.cwd), around.workspace),
+        secrets=(*services.secrets, *given),
+        kill_after_s=services.settings.kill_after_s,
+        mcp=_mcp(services.mcp, order.task_id),
+        files=Files((services.root, order.cwd), services.workspace),
     )
 
 
@@ -422,7 +422,7 @@ class _Ear:
         if taken is not None:
             data |= {"structured": _structured(taken.outcome.summary)}
             data |= {"text": taken.text[-_KEPT_CHARACTERS:]} if taken.failure is not None else {}
-        self._context.tell(run.TURN_ENDED, data)
+        self._context.emit(run.TURN_ENDED, data)
 
     def _said(self, output: Output) -> None:
         if output.stream == "stderr":
@@ -433,14 +433,14 @@ class _Ear:
         data["json"] = self._prints_json and output.stream == "stdout"
         if output.dropped:
             data["dropped"] = output.dropped
-        self._context.tell(run.AGENT_OUTPUT, data)
+        self._context.emit(run.AGENT_OUTPUT, data)
 
     def _does(self, event: events.Event) -> None:
         data = {"agent_id": self._agent_id, "activity": _ACTIVITIES[type(event)], **asdict(event)}
         data["json"] = self._prints_json
         if isinstance(event, events.Said):
             data["text"] = event.text[:_SHOWN_CHARACTERS]
-        self._context.tell(run.ACTIVITY, data)
+        self._context.emit(run.ACTIVITY, data)
 
 
 # `ABORT ERROR`: how agents asked for an abort before there was a tool for it. It becomes the run's own `.abort`.
@@ -466,17 +466,17 @@ def abort_line_reason(answer: str) -> str | None:
 
 async def apply_abort_line(context: Context, answer: str) -> None:
     """Abort the run if the answer asks for it: then this does not return, it is cancelled as by any other abort."""
-    around = context.around
-    reason = abort_line_reason(answer) if around.settings.legacy_abort_text else None
+    services = context.services
+    reason = abort_line_reason(answer) if services.settings.legacy_abort_text else None
     if reason is None:
         return
     warning = (
         f"the agent's answer ends with {MARK}, which aborts the run: that text is deprecated, agents have the tool "
         "`abort` (the setting `legacy_abort_text: false` makes it a text like any other)"
     )
-    context.tell(kinds.WARNING, {"text": warning})
-    directory = layout.run_directory(around.root, around.run_id)
-    path = files.write(directory, "abort", reason, trailers.signed(run_id=around.run_id))
+    context.emit(kinds.WARNING, {"text": warning})
+    directory = layout.run_directory(services.root, services.run_id)
+    path = files.write(directory, "abort", reason, trailers.signed(run_id=services.run_id))
     # The step must not complete meanwhile, and be the last one: then the run would be completed.
     while files.present(path):  # noqa: ASYNC110 - it ends by being cancelled
         await anyio.sleep(_LOOK_S)

@@ -43,7 +43,7 @@ async def run_agent_command(step: AgentShellCommand, context: Context) -> Any:
     has for nothing ("", [], {}; null for JSON). Elsewhere it is as with `shell_command`.
     """
     command = Command.of(step, context)
-    person = context.around.person
+    person = context.services.person
     code = await person.lend_terminal(partial(command.run_on, context)) if person is not None else None
     if code is None:
         return await command.run(context)
@@ -131,25 +131,25 @@ class Command:
 
     def _whole_environment(self, context: Context) -> dict[str, str]:
         """All its variables, for what is started without a `Launch`."""
-        around = context.around
-        ours = {"SIDECAR_PROJECT": around.root, "SIDECAR_RUN_ID": around.run_id, "SIDECAR_TASK_ID": context.task_id}
-        given = {**around.environment, **self.environment, **ours}
+        services = context.services
+        ours = {"SIDECAR_PROJECT": services.root, "SIDECAR_RUN_ID": services.run_id, "SIDECAR_TASK_ID": context.task_id}
+        given = {**services.environment, **self.environment, **ours}
         return {name: value for name, value in given.items() if value is not None}
 
     async def _started(self, context: Context, argv: list[str], log_path: str | None) -> Agent:
-        around = context.around
+        services = context.services
         try:
             launch = Launch(
                 argv=argv,
                 cwd=self.directory,
-                starter_env=around.environment,
+                starter_env=services.environment,
                 env=self.environment,
                 keep_stdin_open=True,
                 log_path=log_path,
-                run_id=around.run_id,
+                run_id=services.run_id,
                 task_id=context.task_id,
-                secrets=around.secrets,
-                kill_after_s=around.settings.kill_after_s,
+                secrets=services.secrets,
+                kill_after_s=services.settings.kill_after_s,
             )
             return await context.start(launch, self.name)
         except AgentFailed as error:
@@ -238,7 +238,7 @@ class _Heard:
         said: dict[str, Any] = {"agent_id": self._agent.agent_id, "stream": output.stream, "lines": lines}
         if len(lines) < len(output.lines):
             said["dropped"] = len(output.lines) - len(lines)
-        self._context.tell(AGENT_OUTPUT, said)
+        self._context.emit(AGENT_OUTPUT, said)
 
 
 def exit_text(code: int | None) -> str:

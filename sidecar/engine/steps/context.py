@@ -36,7 +36,7 @@ class Clients(Protocol):
         """What a tool answers; StepFailed where it fails."""
 
 
-class Person(Protocol):
+class AskablePerson(Protocol):
     """Whoever sits at the terminal, where somebody does."""
 
     async def ask(self, question: dict[str, Any], problem: str | None) -> str | None:
@@ -48,7 +48,7 @@ class Person(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RunServices:
     """What all steps of a run share."""
 
     root: str
@@ -58,7 +58,7 @@ class Surroundings:
     settings: Settings
     secrets: tuple[str, ...] = ()
     mask: Secrets = field(default_factory=lambda: Secrets(()))  # of these, and of those that its agents are given
-    person: Person | None = None
+    person: AskablePerson | None = None
     clients: Clients | None = None
     mcp: McpConfiguration | None = None  # leads an agent's MCP client to this run
 
@@ -67,7 +67,7 @@ class Surroundings:
 class Context:
     """One attempt at one step."""
 
-    around: Surroundings
+    services: RunServices
     view: View  # templates, conditions and commands are evaluated through it
     key: str  # tells this execution of the step from every other of the run
     attempt: int  # across crashes and resumes
@@ -77,12 +77,12 @@ class Context:
     # Starts a process, journals it, and journals its end whenever it comes. `name` is for people.
     start: Callable[[Launch, str], Awaitable[Agent]]
     log_path: Callable[[], str]  # a new file for the next process's output
-    tell: Callable[[str, dict[str, Any]], None]  # an event (model/run.py); AGENT_OUTPUT and ACTIVITY are not journalled
+    emit: Callable[[str, dict[str, Any]], None]  # an event (model/run.py); AGENT_OUTPUT and ACTIVITY are not journalled
     spend: Callable[[float | None, int], None]  # cost in USD where known, tokens: counted towards the run's limits
 
     def directory(self, working_dir: str | None) -> str:
         """Where a step runs: the project's root, or what its `working_dir` says, which has to be inside it."""
-        root = self.around.root
+        root = self.services.root
         if working_dir is None:
             return root
         asked = self.view.text(working_dir)

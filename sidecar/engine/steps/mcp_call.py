@@ -18,7 +18,7 @@ async def run(step: McpCall, context: Context) -> Any:
     server = None if step.mcp.server is None else view.text(step.mcp.server)
     arguments = view.value(step.mcp.params)
     timeout_s = view.seconds(step.timeout_s)
-    clients = context.around.clients
+    clients = context.services.clients
     if clients is None:
         raise StepFailed("no MCP servers can be called in this run", tool=tool)
     return await clients.call(server, tool, arguments, timeout_s)

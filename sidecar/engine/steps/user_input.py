@@ -29,7 +29,7 @@ async def run(step: UserInput, context: Context) -> Any:
     asked = question(step, context)
     timeout_s = positive_s(context.view, step.timeout_s, "timeout")
     matches = matching(context.view)
-    person = context.around.person
+    person = context.services.person
     if person is None:
         raise AnswerNeeded(asked)
     problem: str | None = None

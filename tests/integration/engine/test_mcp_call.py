@@ -19,7 +19,7 @@ from sidecar.agents.process import Agent, Launch, Supervisor
 from sidecar.config import Settings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import mcp_call
-from sidecar.engine.steps.context import Context, Surroundings
+from sidecar.engine.steps.context import Context, RunServices
 from sidecar.errors import StepFailed
 from sidecar.mcp_client.client import McpClients
 from sidecar.model.agent import AgentEnded
@@ -467,7 +467,7 @@ def script() -> Iterator[Script]:
 
 
 def context(world: World, script: Script, clients: McpClients | None, **state: object) -> Context:
-    around = Surroundings(
+    services = RunServices(
         root=str(world.root),
         run_id="RUN",
         workspace=None,
@@ -476,7 +476,7 @@ def context(world: World, script: Script, clients: McpClients | None, **state: o
         clients=clients,
     )
     return Context(
-        around=around,
+        services=services,
         view=View(Texts(script), StateWorld(script), state),
         key="step",
         attempt=1,
@@ -485,7 +485,7 @@ def context(world: World, script: Script, clients: McpClients | None, **state: o
         cost_left_usd=None,
         start=world.start,
         log_path=lambda: str(world.root / "log"),
-        tell=lambda kind, data: None,
+        emit=lambda kind, data: None,
         spend=lambda cost, tokens: None,
     )
 

@@ -19,7 +19,7 @@ from sidecar.agents.process import Agent, Supervisor
 from sidecar.config import Settings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import command
-from sidecar.engine.steps.context import Context, Surroundings
+from sidecar.engine.steps.context import Context, RunServices
 from sidecar.errors import StepFailed, TemplateError
 from sidecar.model.agent import AgentEnded, EndReason
 from sidecar.model.run import AGENT_OUTPUT
@@ -44,7 +44,7 @@ class Bench:
         self.names: list[str] = []
         self.logs = 0
         self.before_return: Callable[[], Awaitable[None]] | None = None
-        around = Surroundings(
+        services = RunServices(
             root=str(root),
             run_id="RUN",
             workspace=None,
@@ -53,7 +53,7 @@ class Bench:
             secrets=("hunter2-the-secret",),
         )
         self.context = Context(
-            around=around,
+            services=services,
             view=view,
             key="cmd",
             attempt=1,
@@ -62,7 +62,7 @@ class Bench:
             cost_left_usd=None,
             start=self.start,
             log_path=self.log_path,
-            tell=self.tell,
+            emit=self.tell,
             spend=lambda cost, tokens: None,
         )
 
@@ -367,7 +367,7 @@ async def test_a_command_that_somebody_else_ended_has_not_succeeded(bench: Bench
 
 
 async def test_a_command_that_cannot_be_started_fails_the_step(bench: Bench) -> None:
-    bench.context = replace(bench.context, around=replace(bench.context.around, environment={"PATH": "/nowhere"}))
+    bench.context = replace(bench.context, services=replace(bench.context.services, environment={"PATH": "/nowhere"}))
     error = await bench.failure("echo", env={"PATH": "/nowhere"})
     assert error["kind"] == "start"
     assert "'sh'" in error["message"]
@@ -418,7 +418,7 @@ def closing() -> Iterator[ExitStack]:
 
 async def on_terminal(bench: Bench, person: AtTerminal | None, script: str, **keys: Any) -> Any:
     step = AgentShellCommand(type="agent_shell_command", command=script, **keys)
-    context = replace(bench.context, around=replace(bench.context.around, person=person))
+    context = replace(bench.context, services=replace(bench.context.services, person=person))
     with anyio.fail_after(60):
         return await command.run_agent_command(step, context)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor, LoopCount
 from sidecar.engine.cursor.position import Scope, StepList
 from sidecar.errors import DefinitionChanged, SidecarError
@@ -22,7 +22,7 @@ def say(step_id: str, **keys: Any) -> dict[str, Any]:
 
 
 def part(*steps: dict[str, Any], **keys: Any) -> StepList:
-    return position.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
+    return StepList.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
 
 
 class Play:
@@ -307,7 +307,7 @@ def test_a_stop_leaves_the_run_at_its_boundary() -> None:
 
 def test_an_outcome_that_does_not_belong_to_the_action_is_refused() -> None:
     cursor = Cursor.start(part(say("a")))
-    for wrong in (actions.Completed(), actions.Answer(1), actions.Failed(ERROR), actions.Included(part())):
+    for wrong in (actions.Completed(), actions.Answer(1), actions.ActionFailed(ERROR), actions.Included(part())):
         with pytest.raises(TypeError, match="is no answer to Boundary"):
             cursor.after(wrong)
     over = cursor.after(actions.Passed()).after(actions.Completed())

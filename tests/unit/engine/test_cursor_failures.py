@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import StepList
 from sidecar.model.numbering import numbered
@@ -25,7 +25,7 @@ def including(**keys: Any) -> dict[str, Any]:
 
 
 def part(*steps: dict[str, Any], **keys: Any) -> StepList:
-    return position.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
+    return StepList.of_workflow(numbered(Workflow.model_validate({"steps": list(steps), **keys})))
 
 
 class Play:
@@ -53,14 +53,14 @@ class Play:
                 return actions.Answer(self.answers[action.field])
             case actions.Delay():
                 self.did.append(("delay", action.seconds_s))
-            case actions.Settle():
-                self.did.append(("settle", action.step.id, action.goes_on))
+            case actions.ApplyErrorUpdate():
+                self.did.append(("settle", action.step.id, action.continues))
                 if self.fails(f"settle {action.step.id}"):
-                    return actions.Failed({"message": "cannot be written"})
+                    return actions.ActionFailed({"message": "cannot be written"})
             case actions.Execute() | actions.Include():
                 self.did.append((action.step.id, action.attempt))
                 if self.fails(action.step.id):
-                    return actions.Failed(ERROR)
+                    return actions.ActionFailed(ERROR)
                 if isinstance(action, actions.Include):
                     return actions.Included(self.parts[("inc",)])
         return actions.Completed()
@@ -98,7 +98,7 @@ def test_a_step_is_tried_again_after_its_delay_as_often_as_it_may() -> None:
 
 def test_signals_are_looked_for_again_before_each_attempt() -> None:
     cursor = Cursor.start(part(say("a", on_error="retry", retry_delay=5)))
-    cursor = cursor.after(actions.Passed()).after(actions.Failed(ERROR))
+    cursor = cursor.after(actions.Passed()).after(actions.ActionFailed(ERROR))
     assert isinstance(cursor.action, actions.Delay)
     assert isinstance(cursor.after(actions.Completed()).action, actions.Boundary)
 
@@ -113,7 +113,7 @@ def test_failures_are_counted_anew_for_the_next_step_and_the_next_iteration() ->
     def outcome(action: Any) -> actions.Outcome:
         told = original(action)
         fails = isinstance(action, actions.Execute) and (action.step.id, action.attempt) in failing_once
-        return actions.Failed(ERROR) if fails else told
+        return actions.ActionFailed(ERROR) if fails else told
 
     play.outcome = outcome  # type: ignore[method-assign]
     assert play.to_the_end() == DONE
@@ -221,7 +221,9 @@ def test_resuming_a_completed_run_changes_nothing() -> None:
     assert play.cursor.resumed().action == DONE
 
 
-@pytest.mark.parametrize("kind", [actions.Execute, actions.Delay, actions.Settle, actions.Evaluate, actions.Include])
+@pytest.mark.parametrize(
+    "kind", [actions.Execute, actions.Delay, actions.ApplyErrorUpdate, actions.Evaluate, actions.Include]
+)
 def test_a_run_that_is_cut_off_in_a_step_does_that_step_again_from_its_boundary(kind: type) -> None:
     step = say("a", on_error="retry", retry_count="{{ n }}", retry_delay=5, fallback_value=1)
     play = Play(part(say("z"), including(), step), {"a": 99}, retry_count=1)

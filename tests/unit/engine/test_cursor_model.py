@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import StepList
 from sidecar.model.language import has_template
@@ -112,7 +112,7 @@ def worlds(draw: st.DrawFn) -> dict[str, StepList]:
         body = draw(step_lists(0, False, names[place + 1 :]))
         handling = {"on_error": draw(st.sampled_from(["checkpoint_and_fail", "checkpoint_and_fail", "continue"]))}
         definition = {"steps": body, "error_handling": handling}
-        world[name] = position.of_workflow(numbered(Workflow.model_validate(definition)))
+        world[name] = StepList.of_workflow(numbered(Workflow.model_validate(definition)))
     return world
 
 
@@ -198,7 +198,7 @@ class Reference:
             try:
                 self.tried(step, part, (*ids, step.id), counts)
             except StepError:
-                if not part.goes_on:
+                if not part.continue_on_error:
                     raise
 
     def ask(self, step: Any, field: str, ids: Ids, counts: Counts) -> Any:
@@ -385,18 +385,18 @@ class Driver:
         if isinstance(action, actions.Evaluate):
             self.log.append(("ask", action.field, ids, counts))
             known, answer = self.oracle.field(action.field, ids, counts)
-            return actions.Answer(answer) if known else actions.Failed(ERROR)
+            return actions.Answer(answer) if known else actions.ActionFailed(ERROR)
         if isinstance(action, actions.Delay | actions.Leave):
             self.log.append((type(action).__name__.lower(), ids, counts))
             return actions.Completed()
-        if isinstance(action, actions.Settle):
-            self.log.append(("settle", ids, action.goes_on))
+        if isinstance(action, actions.ApplyErrorUpdate):
+            self.log.append(("settle", ids, action.continues))
             failed = self.oracle.fails("settle", ids, counts)
-            return actions.Failed(ERROR) if failed else actions.Completed()
+            return actions.ActionFailed(ERROR) if failed else actions.Completed()
         ok = not self.oracle.fails("run", ids, counts, action.attempt)
         self.log.append(("run", ids, counts, action.attempt, ok))
         if not ok:
-            return actions.Failed(ERROR)
+            return actions.ActionFailed(ERROR)
         if isinstance(action, actions.Include):
             return actions.Included(self.world[action.step.workflow])
         return actions.Completed()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.cursor import actions, position
+from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import StepList
 from sidecar.errors import DefinitionChanged
@@ -30,7 +30,7 @@ def tasks(**keys: Any) -> dict[str, Any]:
 
 
 def part(*steps: dict[str, Any]) -> StepList:
-    return position.of_workflow(numbered(Workflow.model_validate({"steps": list(steps)})))
+    return StepList.of_workflow(numbered(Workflow.model_validate({"steps": list(steps)})))
 
 
 def again(cursor: Cursor, main: StepList) -> Cursor:
@@ -201,7 +201,7 @@ def test_a_task_that_fails_in_the_background_fails_the_run_at_its_end_unless_the
 def test_a_failed_step_waits_for_the_background_before_the_run_ends() -> None:
     main = part(tasks(wait_for_all=False), say("a"))
     cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskCompleted(0, 0))
-    cursor = until(cursor, actions.Execute).after(actions.Failed(ERROR))
+    cursor = until(cursor, actions.Execute).after(actions.ActionFailed(ERROR))
     assert isinstance(cursor.action, actions.Parallel)
     cursor = cursor.after(actions.TaskCompleted(0, 1))
     assert cursor.action == actions.Finished("failed", "it failed", ERROR)

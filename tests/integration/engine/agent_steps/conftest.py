@@ -20,7 +20,7 @@ from sidecar.agents.agent import Agent
 from sidecar.agents.launch import Launch
 from sidecar.agents.process import Supervisor
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.steps.context import Context, Surroundings
+from sidecar.engine.steps.context import Context, RunServices
 from sidecar.model import ulid
 from sidecar.state.script import Script
 from sidecar.state.world import World
@@ -54,7 +54,7 @@ class Stage:
         return path
 
     def context(self, names: Mapping[str, Any] | None = None, **changes: Any) -> Context:
-        around = Surroundings(
+        services = RunServices(
             root=str(self.root),
             run_id=self.run_id,
             workspace=None,
@@ -64,7 +64,7 @@ class Stage:
             mcp=self.mcp,
         )
         context = Context(
-            around=around,
+            services=services,
             view=View(Texts(self.script), World(self.script), dict(names or {})),
             key="step",
             attempt=1,
@@ -73,7 +73,7 @@ class Stage:
             cost_left_usd=None,
             start=self._start,
             log_path=self._log_path,
-            tell=lambda kind, data: self.told.append((kind, data)),
+            emit=lambda kind, data: self.told.append((kind, data)),
             spend=lambda cost, tokens: self.spent.append((cost, tokens)),
         )
         return replace(context, **changes)

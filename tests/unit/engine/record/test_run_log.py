@@ -50,7 +50,7 @@ def test_a_line_tells_what_happened() -> None:
 
 def test_an_event_is_one_line_without_anything_that_a_terminal_would_obey(tmp_path: Path) -> None:
     log, path = log_of(tmp_path)
-    log.hear(event(kinds.MESSAGE, text="two\nlines \033[31mred\a"))
+    log.on_event(event(kinds.MESSAGE, text="two\nlines \033[31mred\a"))
     log.close()
     assert path.read_text() == "2027-01-15T08:00:00.500Z two lines [31mred\n"
 
@@ -64,7 +64,7 @@ def test_a_traceback_is_kept_without_secrets(tmp_path: Path) -> None:
 def test_a_later_start_adds_to_the_log(tmp_path: Path) -> None:
     for _ in range(2):
         log, path = log_of(tmp_path)
-        log.hear(event(kinds.RUN_ENDED, status="stopped"))
+        log.on_event(event(kinds.RUN_ENDED, status="stopped"))
         log.close()
         log.close()
     assert len(path.read_text().splitlines()) == 2
@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_written_fails_nobody_and_says_why(tmp_path: Path) 
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     log, _ = log_of(tmp_path)
-    log.hear(event(kinds.MESSAGE, text="hi"))
+    log.on_event(event(kinds.MESSAGE, text="hi"))
     log.close()
     assert log.problem is not None
     assert not (tmp_path / "elsewhere").exists()

@@ -28,11 +28,11 @@ def test_a_long_log_is_turned_and_read_from_its_beginning_to_its_end(
     directory.mkdir(parents=True)
     assert str(directory) == layout.run_directory(str(tmp_path), RUN)
     log = RunLog(str(tmp_path), RUN)
-    log.hear(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "message 0."}))
+    log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "message 0."}))
     news = logs._pieces(str(directory / NAME))
     followed = "".join(news())
     for number in range(1, 200):
-        log.hear(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": f"message {number}."}))
+        log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": f"message {number}."}))
         if number % 10 == 0:
             followed += "".join(news())
     log.close()
@@ -61,9 +61,9 @@ def test_what_comes_just_before_the_turn_is_not_lost_on_who_follows(
         """Between the look for more and the look whether it is still the same file."""
         monkeypatch.setattr(logs, "_is_at", is_at)
         monkeypatch.setattr(run_log, "MOST_BYTES", 1)
-        log.hear(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the last of the old"}))
+        log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the last of the old"}))
         monkeypatch.undo()
-        log.hear(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the first of the new"}))
+        log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the first of the new"}))
         return is_at(path, file)
 
     monkeypatch.setattr(logs, "_is_at", write_and_turn_first)

@@ -12,7 +12,7 @@ import pytest
 from sidecar.config import Settings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import user_input
-from sidecar.engine.steps.context import AnswerNeeded, Context, Person, Surroundings
+from sidecar.engine.steps.context import AnswerNeeded, AskablePerson, Context, RunServices
 from sidecar.errors import StepFailed
 from sidecar.model.steps import UserInput
 from sidecar.state.script import Script
@@ -51,12 +51,12 @@ def view() -> Iterator[View]:
         yield View(Texts(script), World(script), {"item": "main", "count": 3, "nobody_sets": None})
 
 
-def with_person(view: View, person: Person | None) -> Context:
-    around = Surroundings(
+def with_person(view: View, person: AskablePerson | None) -> Context:
+    services = RunServices(
         root="/", run_id="RUN", workspace=None, environment={}, settings=Settings.model_validate({}), person=person
     )
     return Context(
-        around=around,
+        services=services,
         view=view,
         key="ask[1]",
         attempt=1,
@@ -65,7 +65,7 @@ def with_person(view: View, person: Person | None) -> Context:
         cost_left_usd=None,
         start=_nothing_is_started,
         log_path=lambda: "",
-        tell=lambda kind, data: None,
+        emit=lambda kind, data: None,
         spend=lambda cost, tokens: None,
     )
 

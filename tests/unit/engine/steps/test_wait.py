@@ -13,7 +13,7 @@ import pytest
 from sidecar.config import Settings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import wait
-from sidecar.engine.steps.context import Context, Surroundings
+from sidecar.engine.steps.context import Context, RunServices
 from sidecar.errors import ExpressionError, StepFailed
 from sidecar.model.steps import Wait
 from sidecar.state.reactive import Reactive, Write
@@ -35,9 +35,9 @@ def state(script: Script) -> Reactive:
 
 @pytest.fixture
 def context(script: Script, state: Reactive) -> Context:
-    around = Surroundings(root="/", run_id="RUN", workspace=None, environment={}, settings=Settings.model_validate({}))
+    services = RunServices(root="/", run_id="RUN", workspace=None, environment={}, settings=Settings.model_validate({}))
     return Context(
-        around=around,
+        services=services,
         view=View(Texts(script), state.world, {"item": 2}),
         key="pause",
         attempt=1,
@@ -46,7 +46,7 @@ def context(script: Script, state: Reactive) -> Context:
         cost_left_usd=None,
         start=_nothing_is_started,
         log_path=lambda: "",
-        tell=lambda kind, data: None,
+        emit=lambda kind, data: None,
         spend=lambda cost, tokens: None,
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from sidecar import config, layout
 from sidecar.engine.steps.agent import abort_line_reason, apply_abort_line
-from sidecar.engine.steps.context import Context, Surroundings
+from sidecar.engine.steps.context import Context, RunServices
 from sidecar.errors import SignalError, StepFailed
 from sidecar.model import ulid
 from sidecar.signals import files
@@ -57,7 +57,7 @@ class Step:
     def context(self, **settings: Any) -> Context:
         nothing = cast("Any", None)
         return Context(
-            around=Surroundings(
+            services=RunServices(
                 root=self.root,
                 run_id=self.run_id,
                 workspace=None,
@@ -72,7 +72,7 @@ class Step:
             cost_left_usd=None,
             start=nothing,
             log_path=nothing,
-            tell=lambda kind, data: self.told.append((kind, data)),
+            emit=lambda kind, data: self.told.append((kind, data)),
             spend=nothing,
         )
 
