@@ -538,7 +538,7 @@ class Hands:
             raise self._interpreter.gate.stopped()
 
     def _stop_asked(self) -> bool:
-        return self._interpreter.gate.stop_asked()
+        return self._interpreter.gate.stop_requested()
 
 
 def refused(owner: Owner, run_id: str, report: Report) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import anyio
 
 from sidecar.agents.mask import Secrets
 from sidecar.engine import run_log
-from sidecar.engine.boundary import NOTED_STOP, Ending, board_of, end_reason, ending_by
+from sidecar.engine.boundary import NOTED_STOP, Ending, board_of, ending_by, iterations_exhausted
 from sidecar.engine.cursor.actions import Finished, LimitReached
 from sidecar.engine.run import ON_FAILURE
 from sidecar.engine.step import unforeseen
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 async def finish(opened: Execution, action: Action) -> Ending | None:
     """How the run ends; None: the workflow is done from the start again."""
     if isinstance(action, LimitReached):
-        return limit_reached(action)
+        return iterations_exhausted(action)
     assert isinstance(action, Finished)
     if action.status == "completed":
         return Ending("completed", action.message)
@@ -71,17 +71,11 @@ async def end_between(opened: Execution, ending: Ending) -> Ending | None:
             opened.batches.go_on()
             return None
         return ending
-    opened.processes.request_end(end_reason(ending))
+    opened.processes.request_end(ending.end_reason)
     if ending.limit or ending.request is not None:
         return ending
     await opened.batches.cancel("shutdown")  # `exit` in a task ends the others
     return ending if ending.error is None else await failed(opened, ending.error)
-
-
-def limit_reached(action: LimitReached) -> Ending:
-    """A loop has had all its iterations."""
-    reason = f"step {action.step.id!r} still wants to go on after {action.limit} iterations"
-    return Ending("failed", reason, limit="max_iterations")
 
 
 async def _again(opened: Execution) -> bool:

@@ -12,7 +12,7 @@ import anyio
 
 from sidecar.agents.mask import Secrets
 from sidecar.engine import approval
-from sidecar.engine.boundary import Ending, Gate, board_of, end_reason
+from sidecar.engine.boundary import Ending, Gate, board_of
 from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.parallel import Batches
@@ -185,7 +185,7 @@ class Execution:
     def end_now(self, ending: Ending, reason: EndReason | None = None, *, within_s: float | None = None) -> None:
         """End its processes, and with them this start; `within_s`: another grace than the usual one."""
         self.note(ending)
-        self.processes.request_end(reason or end_reason(ending), within_s=within_s)
+        self.processes.request_end(reason or ending.end_reason, within_s=within_s)
         self.scope.cancel()
 
     def tell(self, kind: str, data: dict[str, Any]) -> None:

@@ -189,7 +189,7 @@ class Interpreter:
         iterates = thread.cursor.state.top.phase == "iteration"
         self.gate.check(action.kind)
         if not thread.spare:
-            self.gate.keep_limits(action.step, iterates=iterates)
+            self.gate.check_limits(action.step, iterates=iterates)
         if iterates:
             count = thread.cursor.loops[-1]
             of = count.of if count.of is not None else self._most(thread, action.step)

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from sidecar.catalog import workflows
-from sidecar.engine.boundary import Ending, RunEnds
+from sidecar.engine.boundary import Ending, RunEnds, iterations_exhausted
 from sidecar.engine.cursor.actions import Finished, LimitReached, Parallel
 from sidecar.engine.run import CLEANUP
 from sidecar.engine.step import needs_agent, of_task
@@ -138,7 +138,7 @@ class Batches:
                 return
             if index in taken:
                 continue
-            if self._interpreter.gate.stop_asked() and action.stoppable:
+            if self._interpreter.gate.stop_requested() and action.stoppable:
                 return
             with self._interpreter.outcomes.attempt(action.step) as tried:
                 handed = self.tasks.need_agent(thread, action, "server")
@@ -204,7 +204,7 @@ class Batches:
 
     def _held_back(self, thread: Thread) -> bool:
         action = thread.cursor.action
-        return isinstance(action, Parallel) and action.stoppable and self._interpreter.gate.stop_asked()
+        return isinstance(action, Parallel) and action.stoppable and self._interpreter.gate.stop_requested()
 
     @staticmethod
     def _stands(thread: Thread, batch: int) -> bool:
@@ -278,8 +278,7 @@ class TaskThreads:
         """What a thread that is over comes to; its clean-up steps are done."""
         action = child.cursor.action
         if isinstance(action, LimitReached):
-            reason = f"step {action.step.id!r} still wants to go on after {action.limit} iterations"
-            raise RunEnds(Ending("failed", reason, limit="max_iterations"))
+            raise RunEnds(iterations_exhausted(action))
         assert isinstance(action, Finished)
         if child.exited:
             error = action.error or {"message": action.message}
@@ -329,7 +328,7 @@ class TaskThreads:
         step = parent.cursor.state.batches[child.place[0]].step
         work = interpreter.work
         while True:
-            interpreter.gate.keep_limits()
+            interpreter.gate.check_limits()
             work.give_feedback(child.key)
             with work.redirectable(child.key) as scope, interpreter.outcomes.attempt(step) as tried:
                 taken = await run_task_agent(

@@ -125,7 +125,7 @@ class Work:
             self.complete(thread, action, key, attempt, result, owe=True)
         elif error.get("kind") == "budget" and self._gate.cost_left_usd() == 0:  # not its own budget, but the run's
             self._ledger.fail(key, attempt, error)
-            self._gate.keep_limits(step)
+            self._gate.check_limits(step)
         else:
             self.fail(thread, step, key, attempt, error)
 
