@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import psutil
 import pytest
 from mcp import Client
 from mcp.types import ProgressNotification
 
-from tests.kit import DEADLINE_S, Project, eventually
+from tests.kit import DEADLINE_S, Project
 from tests.kit.mcp_client import ERAS, SocketClient, at_socket, over_socket
 from tests.kit.project import TAG
 
@@ -55,7 +56,8 @@ class House:
         (directory / "aside").rename(directory / ".abort")
 
     async def until(self, what: Callable[[], Any]) -> Any:
-        return await eventually(what, shown=lambda: self.daemon.printed)
+        """As the project's, in a thread: what is looked at may start the command, and the clients go on meanwhile."""
+        return await anyio.to_thread.run_sync(self.project.until, what)
 
 
 class Heard:

@@ -11,7 +11,6 @@ import json
 import shlex
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,6 +19,7 @@ import pytest
 import yaml
 
 from tests.kit import alive
+from tests.kit.project import CALLER
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tests.acceptance.mcp.conftest import Heard, House
 
 pytestmark = pytest.mark.anyio
-CALLER = Path(__file__).parent.parent / "owners" / "programs" / "caller.py"
 # It notes its pid and that of a child that ignores all but SIGKILL, far from its group; then it works.
 BORN = "setsid sh -c 'trap \"\" TERM HUP INT; echo $$ >> {0}.pids; while :; do sleep 600; done' & echo $$ >> {0}.pids; "
 WORK = BORN + "cat > {0}.prompt; while :; do sleep 600; done"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,10 +12,11 @@ import anyio.to_thread
 import pytest
 import yaml
 
+from tests.kit.project import CALLER
+
 if TYPE_CHECKING:
     from tests.acceptance.mcp.conftest import House
 
-CALLER = Path(__file__).parent.parent / "owners" / "programs" / "caller.py"
 AT_WORK = "echo $$ > {0}.begun; while :; do sleep 600; done"
 
 
