@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    pass
+    from types import TracebackType
 
 
 class SidecarError(Exception):
@@ -88,15 +87,6 @@ class StepFailed(SidecarError):  # noqa: N818 - the contract's name for it
         self.error: dict[str, object] = {"message": message, **known}
 
 
-class RunAborted(SidecarError):  # noqa: N818 - the contract's name for it
-    """A run was aborted; `source` is the file or the caller that asked for it."""
-
-    def __init__(self, reason: str, source: str | None = None) -> None:
-        super().__init__(f"aborted: {reason}")
-        self.reason = reason
-        self.source = source
-
-
 class NotFound(SidecarError):  # noqa: N818 - the name says it
     """No workflow, prompt or agent has that name."""
 
@@ -105,8 +95,10 @@ class InputError(SidecarError):
     """What a caller gave is not what the definition asks for."""
 
 
-class StoreError(SidecarError):
+class StoreError(Exception):
     """The journal cannot be read or written, or refuses what would make it wrong. Nothing of the transaction is kept.
+
+    It is no SidecarError: nothing in a workflow may catch it.
 
     `kind` is `locked`, `full`, `forbidden`, `removed`, `damaged`, `newer`, `io`, `closed` (about the database), or
     `conflict`, `missing`, `value` (about what was asked).
@@ -124,8 +116,24 @@ class JournalLocked(StoreError):  # noqa: N818 - the name says it
         super().__init__(message, kind="locked")
 
 
-def alone(error: Exception) -> Exception:
-    """An error without the groups that the task groups on its way have put around it."""
+REPORTED = (SidecarError, StoreError)  # the command line and MCP print these as one line, without a traceback
+
+
+def unwrapped(error: Exception) -> Exception:
+    """An error without the groups of one that task groups have put around it."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+class UnwrappedErrors:
+    """A context around a task group: an error of its body or of a task is raised as it is, not in an exception group.
+
+    A class, because importing contextlib would slow down the start of `sidecar stop`.
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, ExceptionGroup) and (cause := unwrapped(error)) is not error:
+            raise cause from cause.__cause__

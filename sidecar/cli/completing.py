@@ -11,7 +11,7 @@ from sidecar import layout
 from sidecar.catalog import naming
 from sidecar.cli import shortcuts
 from sidecar.cli.commands import COMMANDS, TAKEN
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.model import ulid
 from sidecar.signals import targets
 
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     try:
         for word, about in candidates(words or [""]).items():
             print(f"{word}\t{about}" if about else word)
-    except (SidecarError, OSError):  # nobody reads a message in the middle of a line
+    except (*REPORTED, OSError):  # nobody reads a message in the middle of a line
         pass
     return OK
 

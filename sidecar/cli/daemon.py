@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sidecar.errors import ConfigError, SidecarError
+from sidecar.errors import REPORTED, ConfigError, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -122,10 +122,8 @@ class _Process:
             await daemon.run()
         except Exception as error:
             self._failed += 1
-            cause = error
-            while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
-                cause = cause.exceptions[0]
-            if isinstance(cause, SidecarError | OSError):
+            cause = unwrapped(error)
+            if isinstance(cause, (*REPORTED, OSError)):
                 logger.error("there is no daemon for %s: %s", root, cause)
             else:
                 logger.error("there is no daemon for %s", root, exc_info=error)

@@ -14,7 +14,7 @@ import anyio
 
 from sidecar.cli import demo_project
 from sidecar.cli.demo_stage import Stage
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 
 if TYPE_CHECKING:
     from anyio import CancelScope
@@ -53,7 +53,7 @@ class _Demo:
     def __init__(self, directory: str) -> None:
         self._root = os.path.join(directory, "project")
         self._home = os.path.join(directory, "home")
-        self._problem: SidecarError | None = None
+        self._problem: Exception | None = None
         self._received: int | None = None
         self._has_reader = True
         self._all: CancelScope
@@ -89,7 +89,7 @@ class _Demo:
                 async with Stage(self._root, self._home, self._write, colour=colour) as stage:
                     try:
                         await _play(stage)
-                    except SidecarError as error:
+                    except REPORTED as error:
                         self._problem = error
         except TimeoutError:
             self._problem = SidecarError(f"the demo was not over after {_AT_MOST_S:g} s; is this machine very busy?")

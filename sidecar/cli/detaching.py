@@ -11,7 +11,7 @@ import anyio
 from sidecar.cli.executing import CODES, unused
 from sidecar.cli.run_named import journal_with
 from sidecar.display.cells import clean
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import run as kinds
 from sidecar.service import handing_over, looking
 from sidecar.store.journal import OPEN, Journal
@@ -30,7 +30,7 @@ def hand_over(project: Project, run_id: str, manner: Manner, **given: Any) -> in
         before = journal.last_seq(run_id)
         try:
             anyio.run(partial(handing_over.hand_over, project, journal, run_id, **given))
-        except SidecarError as error:
+        except REPORTED as error:
             raise SidecarError(f"run {run_id} is not executed: {error}") from None
         run = journal.run(run_id)
         begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))

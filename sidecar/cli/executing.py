@@ -20,7 +20,7 @@ from sidecar.display.seat import Seat
 from sidecar.engine.boundary import Ending
 from sidecar.engine.owner import Owner
 from sidecar.engine.replay import load
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, UnwrappedErrors
 from sidecar.mcp_server import doors
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
@@ -125,16 +125,15 @@ class _Foreground:
 
     async def run(self) -> Outcome:
         """From the first signal that we obey to the last word."""
-        ended: tuple[Ending, dict[str, Any] | None] | SidecarError
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(self._obey)
-            try:
-                ended = await self._owned(tasks)
-            except (SidecarError, OSError, ExceptionGroup) as error:  # raised outside of the group, to be known there
-                ended = understood(error, self._project.root)
-            tasks.cancel_scope.cancel()
-        if isinstance(ended, SidecarError):
-            raise ended
+        try:
+            with UnwrappedErrors():
+                async with anyio.create_task_group() as tasks:
+                    await tasks.start(self._obey)
+                    ended = await self._owned(tasks)
+                    tasks.cancel_scope.cancel()
+        except OSError as error:
+            where = error.filename or layout.state_directory(self._project.root)
+            raise SidecarError(f"the run cannot be kept in {where}: {error.strerror}") from None
         return Outcome(*ended, self._received[0] if self._received else None)
 
     async def _owned(self, tasks: TaskGroup) -> tuple[Ending, dict[str, Any] | None]:
@@ -268,19 +267,6 @@ def described(owner: Owner, run_id: str) -> dict[str, Any]:
         image.spaces.close()
     status = looking.status(owner.database, owner.root, run)
     return {**status, "state": state, "messages": looking.messages(owner.database, run_id)}
-
-
-def understood(error: Exception, root: str) -> SidecarError:
-    """What a person can mend, said in one line; anything else is a defect of ours and goes on as it is."""
-    cause = error
-    while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
-        cause = cause.exceptions[0]
-    if isinstance(cause, SidecarError):
-        return cause
-    if isinstance(cause, OSError):
-        where = cause.filename or layout.state_directory(root)
-        return SidecarError(f"the run cannot be kept in {where}: {cause.strerror}")
-    raise error
 
 
 def unused(*, feedback: str | None, answer: Any) -> str:

@@ -12,7 +12,7 @@ from sidecar import __version__, layout
 from sidecar.cli import shortcuts
 from sidecar.cli.commands import COMMANDS, TAKEN
 from sidecar.cli.fitting import fitted
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 
 FAILED, INTERRUPTED = 2, 130  # failed: bad usage, too
 
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     try:
         command, rest = _meant(options.command, options.arguments, options.project)
         return int(import_module(f"sidecar.cli.{command.replace('-', '_')}").main(rest, options.project))
-    except SidecarError as error:
+    except REPORTED as error:
         print(f"sidecar: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

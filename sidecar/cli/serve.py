@@ -11,7 +11,7 @@ import sys
 
 from sidecar import layout
 from sidecar.cli import serve_pump
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def main(arguments: list[str], project: str | None, environment: Mapping[str, st
         from sidecar.cli import serve_here  # noqa: PLC0415 - all that the pump must not pay for
 
         return serve_here.main(root, environment)
-    except SidecarError as error:
+    except REPORTED as error:
         return _failed(error)
 
 
@@ -77,6 +77,6 @@ def _socket(root: str, environment: Mapping[str, str]) -> str:
     return layout.run_socket(root, os.path.basename(run_id)) if run_id else layout.daemon_socket(root)
 
 
-def _failed(error: SidecarError) -> int:
+def _failed(error: Exception) -> int:
     print(f"sidecar: {error}", file=sys.stderr)
     return FAILED

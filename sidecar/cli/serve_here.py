@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar.engine.owner import Owner
-from sidecar.errors import SidecarError
+from sidecar.errors import UnwrappedErrors
 from sidecar.mcp_server.server import serving
 from sidecar.mcp_server.tool import Site
 from sidecar.mcp_server.transport_stdio import standard_streams
@@ -30,15 +30,8 @@ logger = logging.getLogger(__name__)
 def main(root: str, environment: Mapping[str, str]) -> int:
     """Serve until the client's end of file, or a signal; the exit code."""
     logging.basicConfig(stream=sys.stderr, format="sidecar: %(message)s")
-    try:
+    with UnwrappedErrors():
         return anyio.run(_serve, root, dict(environment))
-    except ExceptionGroup as group:  # a task group on the way has wrapped it
-        cause: Exception = group
-        while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
-            cause = cause.exceptions[0]
-        if isinstance(cause, SidecarError):
-            raise cause from None
-        raise
 
 
 async def _serve(root: str, environment: dict[str, str]) -> int:

@@ -11,7 +11,7 @@ import sys
 
 from sidecar import layout
 from sidecar.cli.outcome import BAD_USAGE, FAILED, INTERRUPTED, NOT_PROVEN, WRITTEN, say
-from sidecar.errors import SidecarError, SignalError
+from sidecar.errors import REPORTED, SidecarError, SignalError
 from sidecar.signals import files, targets, trailers
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def main(kind: Kind, arguments: list[str], environment: Mapping[str, str]) -> in
     except UsageError as error:
         print(f"sidecar {kind}: {error}\nusage: {_USAGE[kind]}; see --help", file=sys.stderr)
         return BAD_USAGE
-    except SidecarError as error:
+    except REPORTED as error:
         print(error, file=sys.stderr)
         return FAILED
 

@@ -14,7 +14,7 @@ from sidecar.engine.boundary import NOTED_STOP, Ending, board_of, ending_by, ite
 from sidecar.engine.cursor.actions import Finished, LimitReached
 from sidecar.engine.run import ON_FAILURE
 from sidecar.engine.step import unforeseen
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.signals import files, liveness
@@ -333,5 +333,5 @@ def _with_late_reason(ending: Ending, mask: Secrets) -> Ending:
 def _careful(warn: Callable[[str], None], act: Callable[[], object]) -> None:
     try:
         act()
-    except (SidecarError, OSError) as error:
+    except (*REPORTED, OSError) as error:
         warn(str(error))

@@ -19,7 +19,7 @@ from sidecar.engine.parallel import Batches
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import Run, back_to_boundary
 from sidecar.engine.steps.context import RunServices
-from sidecar.errors import InputError, StoreError
+from sidecar.errors import InputError, StoreError, UnwrappedErrors
 from sidecar.mcp_client.client import McpClients
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
@@ -163,20 +163,16 @@ class Execution:
             run_id=around.run_id,
         )
         interpreter = self.interpreter
-
-        failure: Exception | None = None
-        async with clients, anyio.create_task_group() as group:
-            interpreter.work.around = replace(around, clients=clients)
-            self.group = group
-            self.batches = interpreter.batches = Batches(interpreter, group, self.end_now)
-            try:
-                yield
-            except Exception as error:  # raised again outside: a task group would wrap it
-                failure = error
-            self.group = None
-            group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        with UnwrappedErrors():
+            async with clients, anyio.create_task_group() as group:
+                interpreter.work.around = replace(around, clients=clients)
+                self.group = group
+                self.batches = interpreter.batches = Batches(interpreter, group, self.end_now)
+                try:
+                    yield
+                finally:
+                    self.group = None
+                    group.cancel_scope.cancel()
 
     def note(self, ending: Ending) -> None:
         """How it ends; what was known first counts."""
@@ -250,21 +246,17 @@ async def displaced(is_in_place: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def watching(opened: Execution, lock: RunLock) -> AsyncIterator[None]:
     """Around the scope of the run, which is what an abort cancels."""
-    failure: Exception | None = None
-    async with anyio.create_task_group() as beside:
-        await beside.start(opened.board.follow, opened.owner.watcher)
-        beside.start_soon(_follow_signals, opened)
-        beside.start_soon(_keep_time, opened)
-        beside.start_soon(_keep_journal, opened)
-        beside.start_soon(_keep_place, opened, lock)
-        try:
-            yield
-        except Exception as error:  # raised again outside: a task group would wrap it
-            failure = error
-        finally:
-            beside.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    with UnwrappedErrors():
+        async with anyio.create_task_group() as beside:
+            await beside.start(opened.board.follow, opened.owner.watcher)
+            beside.start_soon(_follow_signals, opened)
+            beside.start_soon(_keep_time, opened)
+            beside.start_soon(_keep_journal, opened)
+            beside.start_soon(_keep_place, opened, lock)
+            try:
+                yield
+            finally:
+                beside.cancel_scope.cancel()
 
 
 async def _follow_signals(opened: Execution) -> None:

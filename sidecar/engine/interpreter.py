@@ -33,7 +33,7 @@ from sidecar.engine.cursor.actions import (
 from sidecar.engine.evaluation import positive_s
 from sidecar.engine.run import ON_FAILURE, begin_failure_steps, included_path
 from sidecar.engine.step import Outcomes, Work, completion_writes, has_own_agent, is_for_agent
-from sidecar.errors import StepFailed
+from sidecar.errors import StepFailed, UnwrappedErrors
 from sidecar.model import run as kinds
 from sidecar.model.parameters import bind
 from sidecar.model.steps import StateUpdate, UserMessage
@@ -379,21 +379,16 @@ class IncludingTimes:
 @asynccontextmanager
 async def in_time(at: float, late: Callable[[], object]) -> AsyncIterator[anyio.CancelScope]:
     """What is done in here is cancelled at a moment, after `late` was called: why something ends is said first."""
-    failure: Exception | None = None
-    async with anyio.create_task_group() as beside:
-        work = anyio.CancelScope()
+    with UnwrappedErrors():
+        async with anyio.create_task_group() as beside:
+            work = anyio.CancelScope()
 
-        async def ring() -> None:
-            await anyio.sleep_until(at)
-            late()
-            work.cancel()
+            async def ring() -> None:
+                await anyio.sleep_until(at)
+                late()
+                work.cancel()
 
-        beside.start_soon(ring)
-        with work:
-            try:
+            beside.start_soon(ring)
+            with work:
                 yield work
-            except Exception as error:  # raised again outside: a task group would wrap it
-                failure = error
-        beside.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+            beside.cancel_scope.cancel()

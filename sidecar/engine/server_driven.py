@@ -26,7 +26,7 @@ from sidecar.engine.execution import REQUEST, Execution, prepare_resume, watchin
 from sidecar.engine.replay import CHANGED, load
 from sidecar.engine.run_log import RunLog
 from sidecar.engine.step import unforeseen
-from sidecar.errors import DefinitionChanged, SidecarError, StoreError, alone
+from sidecar.errors import DefinitionChanged, SidecarError, StoreError, UnwrappedErrors, unwrapped
 from sidecar.model import run as kinds
 from sidecar.model.run import RunEvent
 from sidecar.signals import files, liveness
@@ -175,18 +175,13 @@ class ServerDriven:
             await free(self.owner.database)
             return end_unopened(self.owner, self.run_id, last, error, self._hear)
         opened.replies_out = self._replies_out
-        failure: Exception | None = None
         try:
-            async with self._door(self) if self._door else nullcontext():
-                try:
+            with UnwrappedErrors():
+                async with self._door(self) if self._door else nullcontext():
                     return await self._run(opened, lock)
-                except Exception as error:  # raised again outside: the door's task group would wrap it
-                    failure = error
         finally:
             self.opened = None
             opened.close()
-        assert failure is not None
-        raise failure
 
     async def _open(self, run: StoredRun) -> Execution:
         owner = self.owner
@@ -243,7 +238,7 @@ class ServerDriven:
                 await close(opened, opened.ending or Ending("interrupted", "interrupted"))
             raise
         except Exception as error:  # outside of any step: the run itself fails, and says so
-            self._fell(opened, alone(error))
+            self._fell(opened, unwrapped(error))
         if opened.lost is None:
             assert opened.ending is not None
             try:

@@ -14,7 +14,7 @@ from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import ActionFailed, Answer, Completed, EnclosingStepFailed, Evaluate
 from sidecar.engine.steps import HANDLERS
 from sidecar.engine.steps.context import AnswerNeeded, Context
-from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError, alone
+from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError, unwrapped
 from sidecar.model import run as kinds
 from sidecar.model.steps import (
     AgentShellCommand,
@@ -286,7 +286,7 @@ class Outcomes:
         try:
             yield tried
         except Exception as error:
-            cause = alone(error)
+            cause = unwrapped(error)
             if isinstance(cause, StoreError | RunEnds):
                 raise cause from None
             if self.ledger.lost is not None:  # whatever followed from that

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.mcp_server.progress import Sender, Story
 from sidecar.model import ulid
 
@@ -115,7 +115,7 @@ class Call:
             return
         try:
             await abort(reason, self.story.run_id)
-        except SidecarError as error:
+        except REPORTED as error:
             logger.warning("cannot abort run %s for its caller: %s", self.story.run_id, error)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mcp.types import CompleteResult, Completion, PromptReference
 
 from sidecar.catalog import prompts
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.mcp_server import listing
 from sidecar.service.aside import aside
 
@@ -33,7 +33,7 @@ async def complete(site: Site, params: CompleteRequestParams) -> CompleteResult:
     """What the argument can be."""
     try:
         found = await _values(site, params)
-    except SidecarError:  # a prompt that nobody has: nothing can be proposed
+    except REPORTED:  # a prompt that nobody has: nothing can be proposed
         found = []
     begun = params.argument.value
     fitting = [value for value in found if value.startswith(begun)]

@@ -22,7 +22,7 @@ from mcp.types import (
 
 from sidecar import layout
 from sidecar.catalog import prompts
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import run, ulid
 from sidecar.service import as_json
 from sidecar.signals import files, receipts
@@ -82,7 +82,7 @@ async def read(site: Site, uri: str) -> ReadResourceResult:
             raise SidecarError(f"no such resource: {uri[:200]}; there is: {', '.join([RUNS, *TEMPLATES])}")
         run_id, part, agent = match.groups()
         return _contents(uri, await _part(site, run_id, part, agent))
-    except SidecarError as error:
+    except REPORTED as error:
         raise MCPError(INVALID_PARAMS, str(error), {"uri": uri[:200]}) from None
 
 

@@ -19,7 +19,7 @@ from mcp.types import (
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from sidecar.catalog import workflows
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 from sidecar.mcp_server import elicitation, listing
 from sidecar.mcp_server.calls import Call, OpenCalls, Question, run_of
 from sidecar.mcp_server.connections import connection_of
@@ -171,7 +171,7 @@ class Runs:
         if kind == "flow":
             try:
                 definition = workflows.find(self._site.root, name)
-            except SidecarError:  # the use case says what is wrong with it
+            except REPORTED:  # the use case says what is wrong with it
                 return Plan(name, parameters, states)
             states = {step.id: step.description or "" for step in definition.workflow.steps or ()}
         return Plan(name, parameters, states)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.types import CallToolResult, InputRequiredResult, ListToolsResult, TextContent
 
-from sidecar.errors import InputError, SidecarError
+from sidecar.errors import REPORTED, InputError, SidecarError
 from sidecar.mcp_server import aliases, arguments, listing
 from sidecar.mcp_server.run_tools import RUNS, SIGNALS
 from sidecar.mcp_server.workflow_tools import DEBUGGING, DRIVING, STATE
@@ -84,7 +84,7 @@ async def call(
             return outcome if isinstance(outcome, InputRequiredResult) else _ended(name, outcome)
         assert tool.do is not None
         return _result(await tool.do(site, given))
-    except SidecarError as error:
+    except REPORTED as error:
         return _failed(str(error))
     except Exception as error:
         logger.exception("tool %s", params.name[:100])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, UnwrappedErrors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -38,25 +38,21 @@ async def observing(runs: Runs, *, counts: bool = False) -> AsyncIterator[dict[s
     if not counts and not is_traced:
         yield {}
         return
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        metrics = _metrics(runs) if counts else None
-        exporter = _exporter(runs, tasks) if is_traced else None
-        if metrics is not None:
-            tasks.start_soon(_keep, runs, metrics)
-        try:
-            yield {METRICS_PATH: partial(_shown, runs, metrics)} if metrics is not None else {}
-        except Exception as error:  # raised again outside: the group would wrap it
-            failure = error
-        finally:
-            with anyio.CancelScope(shield=True):
-                if metrics is not None:
-                    _write(runs, metrics)
-                if exporter is not None:
-                    await exporter.finish()
-            tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    with UnwrappedErrors():
+        async with anyio.create_task_group() as tasks:
+            metrics = _metrics(runs) if counts else None
+            exporter = _exporter(runs, tasks) if is_traced else None
+            if metrics is not None:
+                tasks.start_soon(_keep, runs, metrics)
+            try:
+                yield {METRICS_PATH: partial(_shown, runs, metrics)} if metrics is not None else {}
+            finally:
+                with anyio.CancelScope(shield=True):
+                    if metrics is not None:
+                        _write(runs, metrics)
+                    if exporter is not None:
+                        await exporter.finish()
+                tasks.cancel_scope.cancel()
 
 
 def _metrics(runs: Runs) -> Metrics:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError, UnwrappedErrors
 from sidecar.notify.notices import Notice, Reader, summed
 
 if TYPE_CHECKING:
@@ -34,19 +34,15 @@ _EVERY_S = 5.0
 @asynccontextmanager
 async def telling(owner: Owner) -> AsyncIterator[Callable[[RunEvent], None]]:
     """Listens to an owner's runs: the function that is to hear every event. It costs nothing where nobody is told."""
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        notifier = _Notifier(owner, tasks)
-        try:
-            yield notifier.hear
-        except Exception as error:  # raised again outside: the group would wrap it
-            failure = error
-        finally:
-            with anyio.CancelScope(shield=True):
-                await notifier.finish()
-            tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    with UnwrappedErrors():
+        async with anyio.create_task_group() as tasks:
+            notifier = _Notifier(owner, tasks)
+            try:
+                yield notifier.hear
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await notifier.finish()
+                tasks.cancel_scope.cancel()
 
 
 class _Notifier:
@@ -98,7 +94,7 @@ class _Notifier:
         owner = self._owner
         try:
             run = owner.journal.run(notice.run_id)
-        except SidecarError:  # a journal that cannot be read keeps nobody from being told
+        except REPORTED:  # a journal that cannot be read keeps nobody from being told
             return replace(notice, title=f"run {notice.run_id}: {notice.event}", text="")
         place = f"{os.path.basename(owner.root)} on {platform.node()}, run {notice.run_id}"
         text = "\n".join(part for part in (notice.text, place) if part)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import sidecar
 from sidecar import config, layout
 from sidecar.agents.mask import Secrets
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.service import checkup
 from sidecar.store.db import NAME, open_database
 from sidecar.store.journal import Journal
@@ -56,7 +56,7 @@ async def pack(root: str, environment: Mapping[str, str]) -> bytes:
     config.refuse_foreign(root, environment)
     try:
         settings, problem = config.read(root, environment), None
-    except SidecarError as error:
+    except REPORTED as error:
         settings, problem = config.Settings.model_validate({}), str(error)
     mask = Secrets(_secrets(root, settings, environment))
     findings = [finding.to_json() for finding in await checkup.findings(root, environment)]
@@ -91,7 +91,7 @@ def _environments(root: str) -> list[dict[str, str]]:
     try:
         with _opened(root) as journal:
             return [run.details.get("environment") or {} for run in journal.runs()]
-    except (SidecarError, FileNotFoundError):
+    except (*REPORTED, FileNotFoundError):
         return []
 
 
@@ -140,7 +140,7 @@ def _journal(root: str) -> object:
             return [_run(journal, run) for run in journal.runs(limit=_RUNS)]
     except FileNotFoundError:
         return "there is none"
-    except SidecarError as error:
+    except REPORTED as error:
         return str(error)
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sidecar import config, layout
-from sidecar.errors import ConfigError, SidecarError
+from sidecar.errors import REPORTED, ConfigError
 from sidecar.model.finding import fine, note, problem
 from sidecar.service import checkup_files, checkup_machine, checkup_programs
 from sidecar.store import schema
@@ -47,7 +47,7 @@ async def findings(root: str, environment: Mapping[str, str]) -> list[Finding]:
         found += _as_far_as_it_goes(look)
     try:
         found += await checkup_programs.agents_and_service(root, settings, environment)
-    except SidecarError as error:
+    except REPORTED as error:
         found.append(problem("agents", f"none can be started: {error}", "see containment"))
     return found
 
@@ -56,7 +56,7 @@ def _as_far_as_it_goes(look: Iterator[Finding]) -> Iterator[Finding]:
     """What cannot be looked at is a finding, too, and keeps nobody from the rest."""
     try:
         yield from look
-    except (SidecarError, OSError) as error:
+    except (*REPORTED, OSError) as error:
         yield problem("doctor", f"this could not be looked at: {error}", "mend that first")
 
 
@@ -95,7 +95,7 @@ def _database(root: str) -> Iterator[Finding]:
         with open_database(root) as database:
             database.verify()
             runs = len(Journal(database).runs())
-    except SidecarError as error:
+    except REPORTED as error:
         yield problem("database", str(error), "runs cannot be started or resumed until that is mended")
         return
     size = sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))

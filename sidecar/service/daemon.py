@@ -13,7 +13,7 @@ import anyio
 from sidecar import config, layout
 from sidecar.engine.execution import displaced
 from sidecar.engine.owner import Owner
-from sidecar.errors import ConfigError, SidecarError
+from sidecar.errors import REPORTED, ConfigError, SidecarError
 from sidecar.service import crashes
 from sidecar.service.executor import LocalExecutor, Runs
 from sidecar.service.handing_over import take_over
@@ -146,7 +146,7 @@ class Daemon:
                     continue
                 await executor.begin(run.run_id)
                 self._report(f"resumed run {run.run_id} ({run.workflow})")
-            except (SidecarError, OSError) as error:
+            except (*REPORTED, OSError) as error:
                 self._report(f"cannot resume run {run.run_id} ({run.workflow}): {error}")
             except Exception:  # one run must not keep the daemon from all others
                 logger.exception("cannot resume run %s", run.run_id)

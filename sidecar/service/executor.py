@@ -12,7 +12,7 @@ import anyio
 
 from sidecar.catalog import workflows
 from sidecar.engine.server_driven import ServerDriven
-from sidecar.errors import InputError, SidecarError, StoreError
+from sidecar.errors import REPORTED, InputError, SidecarError, StoreError
 from sidecar.model import run as kinds
 from sidecar.service import looking
 from sidecar.service.aside import definition_aside
@@ -214,7 +214,7 @@ class LocalExecutor:
             if not begun:
                 raise  # to whoever asked
             # Its journal says how far it came: it is interrupted, and nobody else here is concerned.
-            logger.error("run %s: %s", run_id, error, exc_info=not isinstance(error, SidecarError))
+            logger.error("run %s: %s", run_id, error, exc_info=not isinstance(error, REPORTED))
         finally:
             del self._executions[run_id]
             if not self._executions:

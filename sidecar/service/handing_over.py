@@ -21,7 +21,7 @@ from sidecar.agents.accepting import serve_each
 from sidecar.agents.bound_socket import bound
 from sidecar.engine.ending import take_back_beginning
 from sidecar.engine.execution import REQUEST, locked
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import duration, ulid
 from sidecar.signals import liveness
 
@@ -76,7 +76,7 @@ async def hand_over(
     }
     try:
         await _hand_over(project, asked)
-    except SidecarError as error:
+    except REPORTED as error:
         if await _taken_back(project.root, journal, asked, str(error)):
             raise
 
@@ -132,7 +132,7 @@ async def _answered(connected: socket.socket, begin: Begin) -> None:
 async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
     try:
         await begin(**asked)
-    except SidecarError as error:
+    except REPORTED as error:
         return {"error": str(error)}
     except OSError as error:  # out of descriptors, for one
         return {"error": f"the daemon cannot execute it: {error.strerror or error}"}

@@ -9,7 +9,7 @@ import anyio
 
 from sidecar import layout
 from sidecar.engine.ending import see_to_signal
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.signals import files, liveness
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class IdleWatch:
                     if signal is not None and (ended := see_to_signal(self._owner, signal)):
                         did = "aborted" if kind == "abort" else "stopped"
                         self._owner.report(f"{did}, though nobody executed them: {', '.join(ended)} ({signal.reason})")
-        except (SidecarError, OSError) as error:  # a disk that is full now: the file is still there the next time
+        except (*REPORTED, OSError) as error:  # a disk that is full now: the file is still there the next time
             logger.warning("cannot look after idle runs: %s", error)
             return False
         return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from sidecar import layout
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.signals import liveness
 from sidecar.store.compaction import Keep, compact
 from sidecar.store.db import free
@@ -29,7 +29,7 @@ async def remove_surplus(owner: Owner, *, spare: str | None = None, at_most: int
         await free(owner.database)
         live = {*liveness.live_runs(owner.root), *([spare] if spare else [])}
         gone = compact(owner.database, keep, live, at_most=at_most)
-    except SidecarError as error:
+    except REPORTED as error:
         logger.warning("cannot compact the journal: %s", error)
         return
     for run_id in gone:

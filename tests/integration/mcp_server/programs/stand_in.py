@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from sidecar.catalog import workflows
-from sidecar.errors import NotFound, RunAborted, SidecarError
+from sidecar.errors import NotFound, SidecarError
 from sidecar.mcp_server.port import Ask, Json, Launcher, Tell
 from sidecar.model import run, ulid
 from sidecar.model.run import RunEvent
@@ -93,7 +93,7 @@ class StandIn:
         if not detach:
             await started.over.wait()
         if started.aborted is not None:
-            raise RunAborted(started.aborted)
+            raise SidecarError(f"aborted: {started.aborted}")
         return self._status(started)
 
     async def _carry_out(self, started: _Run, parameters: Json, ask: Ask | None) -> None:
