@@ -13,7 +13,7 @@ import anyio
 from sidecar.engine import approval, execution, handout
 from sidecar.engine.boundary import RunEnds
 from sidecar.engine.cursor.actions import Boundary, Execute, Finished, Parallel
-from sidecar.engine.ending import clear_stale_signals, close, end_between, end_unopened, finish, stood_as
+from sidecar.engine.ending import clear_stale_signals, decide, decide_early, end_run, end_unloadable, previous_status
 from sidecar.engine.execution import REQUEST, Execution, locked, prepare_resume, watching
 from sidecar.engine.handout import read_result
 from sidecar.engine.parallel import open_batches, stands_at
@@ -77,7 +77,7 @@ class AgentDriven:
 
     async def end(self, opened: Execution, ending: Ending) -> None:
         """The caller ends it."""
-        await close(opened, ending)
+        await end_run(opened, ending)
 
     def let_go(self) -> bool:
         """Close what is open: the journal has all of it. False in the middle of a call, when nothing is closed."""
@@ -97,7 +97,7 @@ class AgentDriven:
             except (StoreError, InputError):
                 raise
             except Exception as error:  # no call could ever have it: this is its end
-                end_unopened(self._owner, self._run_id, last, error, self._hear)
+                end_unloadable(self._owner, self._run_id, last, error, self._hear)
                 return None
             if opened is None:
                 return None
@@ -109,7 +109,7 @@ class AgentDriven:
                 opened.ledger.commit()
                 await opened.ledger.caught_up()  # the caller hears only what the journal has
                 return told
-            await close(opened, opened.ending)
+            await end_run(opened, opened.ending)
             self._forget()
             return None
 
@@ -135,7 +135,7 @@ class AgentDriven:
                     told = await do(Hands(opened))
                     await opened.batches.quiet()  # what is done here is done before the call returns
                 except RunEnds as ends:
-                    ending = await end_between(opened, ends.ending)
+                    ending = await decide_early(opened, ends.ending)
                     if ending is None:
                         continue
                     opened.note(ending)
@@ -190,7 +190,7 @@ def begin(owner: Owner, run_id: str, image: Run) -> None:
     with owner.database.transaction():
         details = {name: value for name, value in run.details.items() if name != REQUEST}
         owner.journal.change(run_id, details=details, driver="agent")
-        owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": stood_as(owner.journal, run)})
+        owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": previous_status(owner.journal, run)})
         owner.transformations.add(run_id, image.spaces.take_traces())
         owner.checkpoints.save(run_id, {**image.to_json(), "seq": owner.journal.last_seq(run_id)})
 
@@ -449,7 +449,7 @@ class Hands:
     async def _over(self, thread: Thread, action: Action) -> dict[str, Any] | None:
         if thread.parent is not None:
             return _told_over(action) if self._batches.sees_to(thread) else await self._task_over(thread)
-        ending = await finish(self._opened, action)
+        ending = await decide(self._opened, action)
         if ending is None:
             return None
         raise RunEnds(ending)

@@ -1,17 +1,26 @@
-"""The end of a run's own thread: what it comes to, another round where that is wanted, and the steps for a failure."""
+"""Ends a run: decides how, runs the steps for a failure, then writes checkpoint, journal, receipts and signal files.
+
+The order of these writes matters: after a crash between two of them a signal is applied again, and never lost. Open
+runs that no process executes end here too: in the journal, under their run lock.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Literal, cast
 
 import anyio
 
 from sidecar.agents.mask import Secrets
 from sidecar.engine import run_log
 from sidecar.engine.boundary import NOTED_STOP, Ending, board_of, ending_by, iterations_exhausted
-from sidecar.engine.cursor.actions import Finished, LimitReached
+from sidecar.engine.cursor.actions import Action, Finished, LimitReached
+from sidecar.engine.cursor.position import Error
+from sidecar.engine.execution import Execution
+from sidecar.engine.owner import Owner
+from sidecar.engine.processes import Processes
 from sidecar.engine.run import ON_FAILURE
 from sidecar.engine.step import unforeseen
 from sidecar.errors import REPORTED, SidecarError
@@ -20,67 +29,49 @@ from sidecar.model.run import RunEvent
 from sidecar.signals import files, liveness
 from sidecar.signals.board import Board
 from sidecar.signals.consume import clear_leftovers, clear_other, consume, still_to_take
-from sidecar.store.journal import OPEN
+from sidecar.signals.files import Signal
+from sidecar.signals.receipts import EndedProcess
+from sidecar.store.journal import OPEN, Journal, StoredRun
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sidecar.agents.mask import Secrets
-    from sidecar.engine.boundary import Ending
-    from sidecar.engine.cursor.actions import Action
-    from sidecar.engine.cursor.position import Error
-    from sidecar.engine.execution import Execution
-    from sidecar.engine.owner import Owner
-    from sidecar.model.run import RunEvent
-    from sidecar.signals.board import Board
-    from sidecar.signals.files import Signal
-    from sidecar.signals.receipts import EndedProcess
-    from sidecar.store.journal import Journal, StoredRun
+_LOCK_WAIT_S = 0.25  # for a journal that another process has locked; a signal that cannot be applied now stays
 
 
-async def finish(opened: Execution, action: Action) -> Ending | None:
-    """How the run ends; None: the workflow is done from the start again."""
+# --- 1. the decision
+
+
+async def decide(execution: Execution, action: Action) -> Ending | None:
+    """How the run ends at the last action of its main thread; None: the workflow starts again (`retry_workflow`)."""
     if isinstance(action, LimitReached):
         return iterations_exhausted(action)
     assert isinstance(action, Finished)
     if action.status == "completed":
         return Ending("completed", action.message)
-    if await _again(opened):
+    if await _workflow_restarts(execution):
         return None
-    return await failed(opened, action.error or {"message": action.message})
+    return await run_failure_steps(execution, action.error or {"message": action.message})
 
 
-async def failed(opened: Execution, error: Error) -> Ending:
-    """The steps for a failure are done: those of the workflows that the run is in, the innermost first."""
-    main, interpreter = opened.image.main, opened.interpreter
-    main.error = error
-    await interpreter.failed_parts(main)
-    await interpreter.see_to(main, ON_FAILURE, (), {"error": error})
-    limit = error.get("limit")  # of an agent: whoever reads the exit code wants to tell that from a failure
-    return Ending("failed", str(error.get("message", "")), limit=str(limit) if limit else None)
-
-
-async def end_between(opened: Execution, ending: Ending) -> Ending | None:
-    """The run ends between two steps. None: not after all, the stop was taken back while what ran was waited for."""
+async def decide_early(execution: Execution, ending: Ending) -> Ending | None:
+    """How a run ends that is to end before its last step; None: it goes on, since the stop was cancelled while its
+    tasks were finishing."""
     if ending.status in ("stopped", "paused"):
-        await opened.batches.drained()
-        opened.board.look()
-        if opened.board.abort is not None:
-            return opened.gate.aborted()
-        if ending.status == "stopped" and opened.board.stop is None:
-            opened.batches.go_on()
+        await execution.batches.drained()
+        execution.board.look()
+        if execution.board.abort is not None:
+            return execution.gate.aborted()
+        if ending.status == "stopped" and execution.board.stop is None:
+            execution.batches.go_on()
             return None
         return ending
-    opened.processes.request_end(ending.end_reason)
+    execution.processes.request_end(ending.end_reason)
     if ending.limit or ending.request is not None:
         return ending
-    await opened.batches.cancel("shutdown")  # `exit` in a task ends the others
-    return ending if ending.error is None else await failed(opened, ending.error)
+    await execution.batches.cancel("shutdown")  # `exit` in a task ends the others
+    return ending if ending.error is None else await run_failure_steps(execution, ending.error)
 
 
-async def _again(opened: Execution) -> bool:
-    """Whether the workflow is done from the start again."""
-    image = opened.image
+async def _workflow_restarts(execution: Execution) -> bool:
+    image = execution.image
     handling = image.definition.workflow.error_handling
     if handling.on_error != "retry_workflow" or image.main.exited:
         return False
@@ -88,115 +79,174 @@ async def _again(opened: Execution) -> bool:
     try:
         rounds, delay_s = int(view.value(handling.retry_count)), view.seconds(handling.retry_delay_s) or 0.0
     except (SidecarError, ValueError, TypeError, OverflowError) as error:  # the last: Infinity is no number of times
-        opened.warn(f"it is not known how often the workflow is to be retried: {error}")
+        execution.warn(f"it is not known how often the workflow is to be retried: {error}")
         return False
     if image.counters.round > rounds:
         return False
-    opened.ledger.commit(durable=True)
+    execution.ledger.commit(durable=True)
     await anyio.sleep(delay_s)
-    opened.ledger.note(kinds.WORKFLOW_RETRIED, round=image.counters.round + 1)
-    image.restart(opened.run.inputs)
-    await opened.ledger.checkpoint(image.to_json)
+    execution.ledger.note(kinds.WORKFLOW_RETRIED, round=image.counters.round + 1)
+    image.restart(execution.run.inputs)
+    await execution.ledger.checkpoint(image.to_json)
     return True
 
 
-def stood_as(journal: Journal, run: StoredRun) -> str:
-    """What the run was before it is gone on with: one that had ended is pending since it began again."""
-    last = journal.last_end(run.run_id) if run.status == "pending" else None
-    return str(last.data["status"]) if last is not None else run.status
+# --- 2. the steps for a failure
 
 
-# How a run ends: checkpoint, journal, receipt, signal file, in this order, so that a crash repeats a signal and never
-# loses it. Also for the open runs that nobody executes: they end in the journal, under their lock.
+async def run_failure_steps(execution: Execution, error: Error) -> Ending:
+    """Run the failure steps of the workflows that the run is in, the innermost first; the run then ends as failed."""
+    main, interpreter = execution.image.main, execution.interpreter
+    main.error = error
+    await interpreter.failed_parts(main)
+    await interpreter.see_to(main, ON_FAILURE, (), {"error": error})
+    limit = error.get("limit")  # of an agent: the exit code tells it from other failures
+    return Ending("failed", str(error.get("message", "")), limit=str(limit) if limit else None)
 
 
-# For a journal that another process has locked: others wait for us, and the signal stays until it was applied.
-_WAIT_S = 0.25
+# --- 3. checkpoint, journal, receipts, signal files
 
 
-async def close(opened: Execution, ending: Ending) -> Ending:
-    """End the run in the journal, then take the signals that this fulfils. The ending as it was journalled."""
-    opened.gate.tick()
-    ending = _with_late_reason(ending, opened.mask)
+async def end_run(execution: Execution, ending: Ending) -> Ending:
+    """Write the end of an execution; the result is the ending as it was journalled."""
+    execution.gate.tick()
+    ending = _as_journalled(ending, execution.mask)
     data = {name: value for name, value in (("limit", ending.limit), ("waits", ending.waits)) if value}
     taken: list[Signal] = []
 
-    def take() -> list[Signal]:  # asked when the end is written: a locked journal may have been waited for
-        taken[:] = [] if ending.status in OPEN else _governing(opened.board, ending)
+    def take() -> list[Signal]:  # read when the end is written: a locked journal may have been waited for
+        taken[:] = [] if ending.status in OPEN else _signals_for(execution.board, ending)
         return taken
 
-    await opened.ledger.end(ending.status, ending.reason, opened.image.to_json, take=take, **data)
+    await execution.ledger.end(ending.status, ending.reason, execution.image.to_json, take=take, **data)
     if ending.status not in OPEN:
-        processes = [cast("EndedProcess", asdict(process)) for process in opened.processes.ended]
-        proof = _Proof(processes, opened.processes.survivors)
-        _take_signals(opened.owner, opened.board, ending.status, taken, proof)
+        _consume_signals(execution.owner, execution.board, ending.status, taken, execution.processes)
     return ending
 
 
-def clear_stale_signals(opened: Execution) -> None:
-    """When a run begins or goes on: an abort from before its beginning is not for it, but may be for some that nobody
-    executes; then it goes."""
-    for directory in opened.board.subject.directories:
-        found = files.read(directory, "abort")
-        if found is not None and opened.board.verdict(found) == "stale":
-            _careful(opened.warn, partial(apply_to_unheld, opened.owner, found))
-    for warning in clear_leftovers(opened.owner.root, opened.board, opened.mask.masked_text):
-        opened.warn(warning)
-
-
-# --- runs that nobody executes
-
-
-def asked_meanwhile(owner: Owner, run: StoredRun) -> Ending | None:
-    """How a run that nobody executed until now ends, where a signal was written meanwhile. The caller has its lock."""
-    board = board_of(owner, run)
-    board.look()
-    request = board.abort or board.stop
-    return ending_by(request, board.subject) if request is not None else None
-
-
 def end_unheld(
-    owner: Owner, run: StoredRun, ending: Ending, hear: Callable[[RunEvent], None], *, wait_s: float | None = None
+    owner: Owner, run: StoredRun, ending: Ending, on_event: Callable[[RunEvent], None], *, wait_s: float | None = None
 ) -> Ending:
-    """End an open run that nobody executes, in the journal, for whose lock `wait_s` is waited. The caller has the lock
-    of the run. The ending as it was journalled."""
+    """The same for an open run that no process executes: its last checkpoint stays. The caller has the run lock.
+    `wait_s`: how long to wait for a locked journal."""
     board = board_of(owner, run, owner.report)
     board.look()
-    ending = _with_late_reason(ending, owner.mask_of(run.run_id))
-    taken = _governing(board, ending)
+    ending = _as_journalled(ending, owner.mask_of(run.run_id))
+    taken = _signals_for(board, ending)
     with owner.database.transaction(wait_s=wait_s):
         for handout in owner.handouts.all_held(run.run_id):
             owner.handouts.take_back(run.run_id, handout.task_id)
         event = owner.journal.end_unheld(run.run_id, ending.status, reason=ending.reason)
-        for signal in taken:  # behind it: they belong to the start that they ended
+        for signal in taken:  # after the end: they belong to the execution that they ended
             owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind)
-    hear(event.told)
-    _take_signals(owner, board, ending.status, taken, None)
+    on_event(event.told)
+    _consume_signals(owner, board, ending.status, taken)
     return ending
 
 
-def end_unopened(owner: Owner, run_id: str, last: int, error: Exception, hear: Callable[[RunEvent], None]) -> Ending:
-    """End a run that cannot be brought into memory: the defaults of its state, or a limit, cannot be computed. The
-    caller has its lock. `last`: the event behind which nobody has heard of any."""
+def end_unloadable(
+    owner: Owner, run_id: str, last_seq: int, error: Exception, on_event: Callable[[RunEvent], None]
+) -> Ending:
+    """The same for a run that cannot be loaded: the defaults of its state, or a limit, cannot be computed. The caller
+    has the run lock. `last_seq`: the last event that was emitted."""
     reason = str(error)
     if not isinstance(error, SidecarError):
         run_log.keep_traceback(owner.root, run_id, error, owner.mask_of(run_id))
         reason = unforeseen(error)
     run = owner.journal.run(run_id)
     if run.status != "running":
-        owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": stood_as(owner.journal, run)})
-    for event in owner.journal.events(run_id, after=last):
-        hear(event.told)
-    return end_unheld(owner, owner.journal.run(run_id), Ending("failed", reason), hear)
+        owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": previous_status(owner.journal, run)})
+    for event in owner.journal.events(run_id, after=last_seq):
+        on_event(event.told)
+    return end_unheld(owner, owner.journal.run(run_id), Ending("failed", reason), on_event)
+
+
+def _as_journalled(ending: Ending, mask: Secrets) -> Ending:
+    """Without secrets, and with the reason of a signal that was still being written when it was found."""
+    request = ending.request
+    if request is not None and request.signal is not None:
+        signal = files.settled(request.signal)
+        if signal is not request.signal:  # else the request may say more than its signal: a stop became an abort
+            reason = signal.reason if ending.reason == request.reason else ending.reason
+            ending = replace(ending, reason=reason, request=replace(request, signal=signal, reason=signal.reason))
+    waits = mask.masked_event(ending.waits) if ending.waits is not None else None
+    return replace(ending, reason=mask.masked_text(ending.reason), waits=waits)
+
+
+def _signals_for(board: Board, ending: Ending) -> list[Signal]:
+    """The signals that a run takes with its end: the one that ends it first, then every other that applies to it."""
+    board.look()
+    first = [ending.request.signal] if ending.request and ending.request.signal else []
+    others = [signal for signal in _read(board, *files.FILE_NAMES) if board.verdict(signal) == "applies"]
+    return first + [signal for signal in others if not first or signal.signal_id != first[0].signal_id]
+
+
+def _consume_signals(
+    owner: Owner, board: Board, status: str, taken: Sequence[Signal], executed: Processes | None = None
+) -> None:
+    """Write the receipts, remove the signal files, then the mark that the run is open. No error keeps the rest undone.
+
+    `executed`: the processes of a run that was executed here. Its signals are then applied to runs that no process
+    executes too, before a file is removed: a file that a crash leaves is found again.
+    """
+    root, run_id, mask = owner.root, board.subject.run_id, owner.mask_of(board.subject.run_id)
+    processes = [cast("EndedProcess", asdict(process)) for process in executed.ended] if executed else []
+    survivors = executed.survivors if executed else 0
+
+    def consume_one(signal: Signal, state: Literal["applied", "refused"]) -> None:
+        with _reported(board.report):
+            whole = files.settled(signal)
+            whole.reason = mask.masked_text(whole.reason)
+            consume(root, whole, run_id, status, state=state, processes=processes, survivors=survivors)
+
+    for signal in taken:
+        if executed is not None:
+            with _reported(board.report):
+                apply_to_unheld(owner, signal)
+        consume_one(signal, "applied")
+    for signal in _read(board, "stop"):
+        if board.verdict(signal) == "refused":
+            consume_one(signal, "refused")
+    for warning in clear_leftovers(root, board, mask.masked_text):
+        board.report(warning)
+    liveness.end(root, run_id)
+    board.cleanup()
+
+
+# --- signals for runs that no process executes
+
+
+def ending_of_unheld(owner: Owner, run: StoredRun) -> Ending | None:
+    """How an open run ends that no process executed until now, where a signal applies to it. The caller has its run
+    lock."""
+    board = board_of(owner, run)
+    board.look()
+    request = board.abort or board.stop
+    return ending_by(request, board.subject) if request is not None else None
+
+
+def handle_signal(owner: Owner, signal: Signal) -> list[str]:
+    """Apply a signal to runs that no process executes, or remove it where the run that it names has ended. The result
+    are the runs that it ended."""
+    if signal.trailers.run_id is not None and (why := clear_other(owner.root, signal)):
+        owner.report(f"removed {signal.path}: {why} ({owner.mask.masked_text(signal.reason)})")
+        return []
+    return apply_to_unheld(owner, signal)
+
+
+def clear_stale_signals(execution: Execution) -> None:
+    """At the start of an execution: an abort that is older than the run's beginning is not for it. It is applied to
+    the runs that no process executes, and removed."""
+    for signal in _read(execution.board, "abort"):
+        if execution.board.verdict(signal) == "stale":
+            with _reported(execution.warn):
+                apply_to_unheld(execution.owner, signal)
+    for warning in clear_leftovers(execution.owner.root, execution.board, execution.mask.masked_text):
+        execution.warn(warning)
 
 
 def apply_to_unheld(owner: Owner, signal: Signal) -> list[str]:
-    """Apply a signal to every open run that it governs and that nobody executes; those that have ended by it.
-
-    A stop spares a run of which an agent has a step in hand: it is noted for that run, which ends when it next reaches
-    a boundary or changes driver. The file does not wait for that: an agent that never comes back would keep it there,
-    and it would stop the next run.
-    """
+    """Apply a signal to every open run that it is for and that no process executes; those that it ended."""
     ended = []
     for run_id in still_to_take(owner.root, signal):
         if liveness.is_live(owner.root, run_id):
@@ -206,132 +256,72 @@ def apply_to_unheld(owner: Owner, signal: Signal) -> list[str]:
                 if _apply(owner, run_id, signal):
                     ended.append(run_id)
         except liveness.RunBusy:
-            continue  # somebody executes it now, and finds the signal
+            continue  # a process executes it now, and finds the signal
     return ended
 
 
 def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
     """Whether the run, which is locked, has ended by the signal."""
     run = owner.journal.find(run_id)
-    if run is None or run.status not in OPEN:
-        close_mark(owner, run_id)
+    if run is None:  # its owner died before the journal had the run
+        liveness.forget(owner.root, run_id)
+        return False
+    if run.status not in OPEN:  # its owner died between the end in the journal and this mark
+        liveness.end(owner.root, run_id)
         return False
     board = board_of(owner, run)
     board.look()
-    if board.verdict(signal) != "applies":
-        return False
     request = board.abort or board.stop
-    if request is None:  # the file is gone since
+    if board.verdict(signal) != "applies" or request is None:  # None: the file was removed meanwhile
         return False
     if request.kind == "stop" and owner.handouts.all_held(run_id):
-        signal.reason = owner.mask_of(run_id).masked_text(signal.reason)
-        noted = {"signal_id": signal.signal_id, "reason": signal.reason, "since": signal.arrived_at, "start": run.start}
-        data = {"signal": "stop", "reason": signal.reason, "source": "file", "path": signal.path}
-        with owner.database.transaction(wait_s=_WAIT_S):
-            owner.journal.take_signal(run_id, signal.signal_id, signal.kind, "noted")
-            owner.journal.change(run_id, details={**run.details, NOTED_STOP: noted})
-            event = owner.journal.append(run_id, kinds.SIGNAL, data)  # whoever has the run in memory reads it again
-        owner.emit(event.told)
-        consume(owner.root, signal, run_id, "running")
+        _note_stop(owner, run, signal)
         return False
-    end_unheld(owner, run, ending_by(request, board.subject), owner.emit, wait_s=_WAIT_S)
+    end_unheld(owner, run, ending_by(request, board.subject), owner.emit, wait_s=_LOCK_WAIT_S)
     return True
 
 
-def see_to_signal(owner: Owner, signal: Signal) -> list[str]:
-    """For a process that lives on: what a signal that stands somewhere does to runs that nobody executes, and whether
-    it can go because the run that it names has ended."""
-    if signal.trailers.run_id is not None and (why := clear_other(owner.root, signal)):
-        owner.report(f"removed {signal.path}: {why} ({owner.mask.masked_text(signal.reason)})")
-        return []
-    return apply_to_unheld(owner, signal)
+def _note_stop(owner: Owner, run: StoredRun, signal: Signal) -> None:
+    """Keep a stop for a run of which an agent has a step in hand: it ends at its next boundary, or when it changes
+    driver. The file does not wait for that: an agent that never reports would leave it there for the next run."""
+    signal.reason = owner.mask_of(run.run_id).masked_text(signal.reason)
+    noted = {"signal_id": signal.signal_id, "reason": signal.reason, "since": signal.arrived_at, "start": run.start}
+    data = {"signal": "stop", "reason": signal.reason, "source": "file", "path": signal.path}
+    with owner.database.transaction(wait_s=_LOCK_WAIT_S):
+        owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind, "noted")
+        owner.journal.change(run.run_id, details={**run.details, NOTED_STOP: noted})
+        # A process that has the run in memory loads it again after an event that is not its own.
+        event = owner.journal.append(run.run_id, kinds.SIGNAL, data)
+    owner.emit(event.told)
+    consume(owner.root, signal, run.run_id, "running")
 
 
-def take_back_beginning(root: str, journal: Journal, run: StoredRun) -> None:
-    """Nobody goes on with a run that had ended, after all: it stands as it did. The caller has its lock."""
+# --- beginnings
+
+
+def previous_status(journal: Journal, run: StoredRun) -> str:
+    """The status that a run had before it is resumed: the resume of one that had ended has made it pending."""
+    last = journal.last_end(run.run_id) if run.status == "pending" else None
+    return str(last.data["status"]) if last is not None else run.status
+
+
+def revert_beginning(root: str, journal: Journal, run: StoredRun) -> None:
+    """A run that had ended is not resumed after all: it gets its former status again. The caller has its run lock."""
     if run.status == "pending" and run.start:
         journal.take_back_beginning(run.run_id)
         liveness.end(root, run.run_id)
 
 
-def close_mark(owner: Owner, run_id: str) -> None:
-    """A run whose owner died between its end in the journal and its last file, or before the journal knew of it. The
-    caller has its lock."""
-    if owner.journal.find(run_id) is None:
-        liveness.forget(owner.root, run_id)
-    else:
-        liveness.end(owner.root, run_id)
+def _read(board: Board, *signal_kinds: Literal["stop", "abort"]) -> list[Signal]:
+    """The signals that are now in the directories of a run."""
+    found = [files.read(directory, kind) for directory in board.subject.directories for kind in signal_kinds]
+    return [signal for signal in found if signal is not None]
 
 
-# --- inside
-
-
-class _Proof(NamedTuple):
-    """What became of the processes of a run: for the receipt."""
-
-    processes: Sequence[EndedProcess]
-    survivors: int
-
-
-def _governing(board: Board, ending: Ending) -> list[Signal]:
-    """What a run that ends takes: the signal that ends it, and every other that is for it, whatever came first."""
-    board.look()
-    mine = ending.request.signal if ending.request else None
-    found = [files.read(directory, kind) for directory in board.subject.directories for kind in files.FILE_NAMES]
-    others = [one for one in found if one is not None and board.verdict(one) == "applies"]
-    first = [mine] if mine is not None else []
-    return first + [one for one in others if mine is None or one.signal_id != mine.signal_id]
-
-
-def _take_signals(
-    owner: Owner,
-    board: Board,
-    status: str,
-    taken: Sequence[Signal],
-    proof: _Proof | None,
-) -> None:
-    """The run has ended, whatever becomes of the files: receipts, then the signal files, then the mark that it is open.
-
-    `proof`: of a run that was executed here. Then the signals are applied to the runs that nobody executes, too; before
-    a file goes, because whoever dies in between leaves it to the next one who finds it.
-    """
-    root, run_id, warn = owner.root, board.subject.run_id, board.report
-    mask = owner.mask_of(run_id)
-    processes, survivors = (proof.processes, proof.survivors) if proof else ((), 0)
-
-    def take(signal: Signal, state: Any = "applied") -> None:
-        whole = files.settled(signal)
-        whole.reason = mask.masked_text(whole.reason)
-        consume(root, whole, run_id, status, state=state, processes=processes, survivors=survivors)
-
-    for signal in taken:
-        if proof is not None:
-            _careful(warn, partial(apply_to_unheld, owner, signal))
-        _careful(warn, partial(take, signal))
-    for directory in board.subject.directories:
-        refused = files.read(directory, "stop")
-        if refused is not None and board.verdict(refused) == "refused":
-            _careful(warn, partial(take, refused, "refused"))
-    for warning in clear_leftovers(root, board, mask.masked_text):
-        warn(warning)
-    liveness.end(root, run_id)
-    board.cleanup()
-
-
-def _with_late_reason(ending: Ending, mask: Secrets) -> Ending:
-    """A signal that was found while it was being written may have its reason by now. Without secrets, as it is told."""
-    request = ending.request
-    if request is not None and request.signal is not None:
-        signal = files.settled(request.signal)
-        if signal is not request.signal:  # else nothing came late, and the request may say more: a stop became an abort
-            reason = signal.reason if ending.reason == request.reason else ending.reason
-            ending = replace(ending, reason=reason, request=replace(request, signal=signal, reason=signal.reason))
-    waits = mask.masked_event(ending.waits) if ending.waits is not None else None
-    return replace(ending, reason=mask.masked_text(ending.reason), waits=waits)
-
-
-def _careful(warn: Callable[[str], None], act: Callable[[], object]) -> None:
+@contextmanager
+def _reported(report: Callable[[str], None]) -> Iterator[None]:
+    """An error with a file of one signal is reported, and the others are dealt with."""
     try:
-        act()
+        yield
     except (*REPORTED, OSError) as error:
-        warn(str(error))
+        report(str(error))

@@ -12,15 +12,15 @@ from sidecar.agents import marker
 from sidecar.engine import approval, execution, redirects
 from sidecar.engine.boundary import Ending, RunEnds, signal_directories
 from sidecar.engine.ending import (
-    asked_meanwhile,
     clear_stale_signals,
-    close,
-    end_between,
+    decide,
+    decide_early,
+    end_run,
     end_unheld,
-    end_unopened,
-    finish,
-    stood_as,
-    take_back_beginning,
+    end_unloadable,
+    ending_of_unheld,
+    previous_status,
+    revert_beginning,
 )
 from sidecar.engine.execution import REQUEST, Execution, prepare_resume, watching
 from sidecar.engine.replay import CHANGED, load
@@ -157,7 +157,7 @@ class ServerDriven:
         liveness.keep_open(self.owner.root, self.run_id, workspace=run.workspace, driver="server")
         if run.status == "pending":  # a beginning: it ends before its first step, as every start that meets a signal
             return None
-        ending = asked_meanwhile(self.owner, run)
+        ending = ending_of_unheld(self.owner, run)
         if ending is not None:
             return replace(end_unheld(self.owner, run, ending, self._hear), executed=False)
         return None
@@ -169,11 +169,11 @@ class ServerDriven:
         except StoreError:
             raise
         except DefinitionChanged:
-            take_back_beginning(self.owner.root, self.owner.journal, run)
+            revert_beginning(self.owner.root, self.owner.journal, run)
             raise
         except Exception as error:
             await free(self.owner.database)
-            return end_unopened(self.owner, self.run_id, last, error, self._hear)
+            return end_unloadable(self.owner, self.run_id, last, error, self._hear)
         opened.replies_out = self._replies_out
         try:
             with UnwrappedErrors():
@@ -197,7 +197,7 @@ class ServerDriven:
 
     def _begin(self, run: StoredRun, image: Run) -> tuple[StoredRun, dict[str, Any]]:
         """Journal the start; the run as it is then, and what is told of it."""
-        owner, was = self.owner, stood_as(self.owner.journal, run)
+        owner, was = self.owner, previous_status(self.owner.journal, run)
         if self._feedback is not None:
             self._feedback = owner.mask_of(run.run_id).masked_text(self._feedback)
         if run.status == "running":
@@ -235,14 +235,14 @@ class ServerDriven:
             await self._turn(opened, lock)
         except anyio.get_cancelled_exc_class():
             if opened.lost is None:  # whoever executes the run gave it up: the journal says so, not a guess at a resume
-                await close(opened, opened.ending or Ending("interrupted", "interrupted"))
+                await end_run(opened, opened.ending or Ending("interrupted", "interrupted"))
             raise
         except Exception as error:  # outside of any step: the run itself fails, and says so
             self._fell(opened, unwrapped(error))
         if opened.lost is None:
             assert opened.ending is not None
             try:
-                return await close(opened, opened.ending)
+                return await end_run(opened, opened.ending)
             except StoreError as error:
                 opened.lost = error
         return self._close_without_journal(opened, opened.lost)
@@ -287,9 +287,9 @@ class ServerDriven:
         async with opened.workshop():
             while True:
                 try:
-                    ending = await finish(opened, await opened.interpreter.walk(opened.image.main))
+                    ending = await decide(opened, await opened.interpreter.walk(opened.image.main))
                 except RunEnds as ends:
-                    ending = await end_between(opened, ends.ending)
+                    ending = await decide_early(opened, ends.ending)
                 if ending is not None:
                     return ending
 

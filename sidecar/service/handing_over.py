@@ -19,7 +19,7 @@ from sidecar import layout
 from sidecar.agents import detach, socket_path
 from sidecar.agents.accepting import serve_each
 from sidecar.agents.bound_socket import bound
-from sidecar.engine.ending import take_back_beginning
+from sidecar.engine.ending import revert_beginning
 from sidecar.engine.execution import REQUEST, locked
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import duration, ulid
@@ -105,7 +105,7 @@ async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: s
             if run.status == "pending" and not run.start:
                 journal.end_unheld(run_id, "failed", reason=f"nobody executed it: {why}")
                 liveness.end(root, run_id)
-            take_back_beginning(root, journal, run)
+            revert_beginning(root, journal, run)
     except liveness.RunBusy:
         return False
     return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar import layout
-from sidecar.engine.ending import see_to_signal
+from sidecar.engine.ending import handle_signal
 from sidecar.errors import REPORTED
 from sidecar.signals import files, liveness
 
@@ -65,7 +65,7 @@ class IdleWatch:
             for directory in self._watched:
                 for kind in ("abort", "stop"):
                     signal = files.read(directory, kind)
-                    if signal is not None and (ended := see_to_signal(self._owner, signal)):
+                    if signal is not None and (ended := handle_signal(self._owner, signal)):
                         did = "aborted" if kind == "abort" else "stopped"
                         self._owner.report(f"{did}, though nobody executed them: {', '.join(ended)} ({signal.reason})")
         except (*REPORTED, OSError) as error:  # a disk that is full now: the file is still there the next time

@@ -12,7 +12,7 @@ from sidecar.catalog import agents, prompts
 from sidecar.engine import agent_driven, approval
 from sidecar.engine.agent_driven import LiveRun, refused
 from sidecar.engine.boundary import Ending
-from sidecar.engine.ending import asked_meanwhile, end_unheld
+from sidecar.engine.ending import end_unheld, ending_of_unheld
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.execution import locked
 from sidecar.engine.handout import Report
@@ -318,7 +318,7 @@ class UseCases:
         async with locked(self.project.root, run_id):
             await free(self.owner.database)
             run = self._run(run_id)
-            ending = None if run.status not in OPEN or run.status == "pending" else asked_meanwhile(self.owner, run)
+            ending = None if run.status not in OPEN or run.status == "pending" else ending_of_unheld(self.owner, run)
             if ending is not None:
                 end_unheld(self.owner, run, ending, self.owner.emit)
                 return await self._not_resumed(self._run(run_id))
