@@ -1,16 +1,13 @@
-"""What a cursor asks of whoever drives it, and what it can be told in return."""
+"""The actions that a cursor asks for, and the outcomes that move it on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from sidecar.engine.cursor.position import Error, Json, Scope
-
-if TYPE_CHECKING:
-    from sidecar.engine.cursor.position import StepList
-    from sidecar.model.steps import Fallible
-    from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach, Step
+from sidecar.engine.cursor.position import Error, Json, Scope, StepList
+from sidecar.model.steps import Fallible
+from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach, Step
 
 FieldName = Literal[
     "condition", "items", "max_iterations", "max_parallel", "max_retries", "retry_count", "retry_delay", "message"
@@ -22,14 +19,14 @@ FieldName = Literal[
 
 
 class Boundary(NamedTuple):
-    """Look at the signals now. To be told `Passed` or `Stopped`; an abort needs no telling."""
+    """Check the signals now. Outcomes: `Passed`, `Stopped`; an abort ends the run without an outcome."""
 
     kind: Literal["abort-only", "stop-and-abort"]
     step: Step
 
 
 class Evaluate(NamedTuple):
-    """Evaluate a field of a step. To be told `Answer` or `ActionFailed`. A condition's answer is its truth, a bool."""
+    """Evaluate a field of a step. Outcomes: `Answer`, `ActionFailed`. The answer of a condition is a bool."""
 
     step: Step
     field: FieldName
@@ -37,7 +34,7 @@ class Evaluate(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Execute a step, with its `state_update`. To be told `Completed` or `ActionFailed`. `attempt` counts from 1."""
+    """Execute a step and apply its `state_update`. Outcomes: `Completed`, `ActionFailed`. `attempt` counts from 1."""
 
     step: Step
     scope: Scope
@@ -46,7 +43,7 @@ class Execute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait before a step is tried again. To be told `Completed`."""
+    """Wait before a step is tried again. Outcome: `Completed`."""
 
     step: Step
     seconds_s: float
@@ -54,9 +51,9 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class ApplyErrorUpdate:
-    """Write what a failed step leaves behind. To be told `Completed` or `ActionFailed`.
+    """Apply the `error_state_update` of a failed step. Outcomes: `Completed`, `ActionFailed`.
 
-    Always its `error_state_update`; with `continues` also its `state_update`, for its fallback value.
+    `continues`: the run continues after the step, and its `state_update` is applied with its fallback value, too.
     """
 
     step: Fallible
@@ -67,11 +64,11 @@ class ApplyErrorUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Have tasks done, at most `max_parallel` at a time; each to be told as `TaskCompleted` or `TaskFailed`.
+    """Run tasks, at most `max_parallel` at a time. Outcomes: `TaskCompleted`, `TaskFailed`, for each of them.
 
-    `todo` has the indices that are not done, running ones included. Where it is `stoppable` and a stop was asked for:
-    `Stopped`, once nothing runs any more. Tasks that run when this is no longer the action, nor in the background,
-    are to be ended: their step has failed.
+    `todo` has the indices that are not done, running ones included. Where it is `stoppable` and a stop was requested:
+    `Stopped`, once no task runs. Tasks that run when this is no longer the action, nor in the background, are to be
+    ended: their step has failed.
     """
 
     step: ParallelForEach
@@ -85,7 +82,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """Find the workflow, prepare its state. To be told `Included` or `ActionFailed`."""
+    """Find the included workflow, prepare its state. Outcomes: `Included`, `ActionFailed`."""
 
     step: IncludeWorkflow
     scope: Scope
@@ -94,7 +91,7 @@ class Include:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The included workflow is done: apply the step's `state_update`. To be told `Completed` or `ActionFailed`."""
+    """The included workflow is done: apply the step's `state_update`. Outcomes: `Completed`, `ActionFailed`."""
 
     step: IncludeWorkflow
     scope: Scope
@@ -102,7 +99,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. Nothing more can be told."""
+    """The end."""
 
     status: Literal["completed", "failed"]
     message: str = ""
@@ -111,7 +108,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """The end, because a loop's condition still holds after all the iterations that it has."""
+    """The end, because a loop's condition still holds after its last iteration."""
 
     step: Step
     limit: int
@@ -135,7 +132,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an expression yielded."""
+    """The value of a field."""
 
     value: Json
 
@@ -156,7 +153,7 @@ class ActionFailed:
 
 @dataclass(frozen=True, slots=True)
 class EnclosingStepFailed:
-    """A step failed that the current one stands in: it is at `level`, and what is inside it is given up."""
+    """The step at `level`, which contains the current one, failed: the steps inside it are given up."""
 
     level: int
     error: Error
@@ -166,7 +163,7 @@ class EnclosingStepFailed:
 class Included:
     """The workflow that a step includes."""
 
-    part: StepList
+    step_list: StepList
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,39 +1,36 @@
-"""Lists of steps that a cursor can walk, and the way to a step in them by its id."""
+"""Where a run stands, as plain values: a frame for each list of steps that it has entered, its tasks and its failure.
+
+`dump` and `load` turn them into JSON and back; the ids of steps are the anchors in the definition.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sidecar.errors import DefinitionChanged, SidecarError
-from sidecar.model.steps_control import Conditional, ForEach, Loop, ParallelForEach, branches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.model.steps_control import ParallelForEach, Step, Steps
-    from sidecar.model.workflow import Workflow
-
-    PartAt = Callable[[tuple[str, ...]], "StepList"]
-
+from sidecar.model.steps_control import Conditional, ForEach, Loop, ParallelForEach, Step, Steps, branches
+from sidecar.model.workflow import Workflow
 
 Json = Any  # plain JSON: what json.loads gives
 Error = dict[str, Json]
+EMPTY: dict[Any, Any] = {}  # shared by all states: nothing in a state is ever changed
 
 
 class Scope(NamedTuple):
-    """Where an expression stands: which workflow's state it sees, and the names that loops add.
+    """What an expression sees: the state of which workflow, and the names that loops add.
 
     `path` has the ids of the `include_workflow` steps that lead there, the outermost first; () is the run's own state.
     """
 
     path: tuple[str, ...] = ()
-    names: dict[str, Json] = {}  # noqa: RUF012 - never changed
+    names: dict[str, Json] = EMPTY
 
 
 @dataclass(frozen=True, slots=True)
 class StepList:
-    """Steps with what holds for all of them.
+    """The steps of a workflow or of a task, with what holds for all of them.
 
     `stoppable`: a stop is taken between them; not so in the tasks of `parallel_foreach`, which finish.
     `continue_on_error`: an error that no step handles skips that step only (`error_handling: {on_error: continue}`).
@@ -50,41 +47,14 @@ class StepList:
         return cls(workflow.steps or (), stoppable=True, continue_on_error=handling.on_error == "continue")
 
 
-def inner(step: Step, branch: str) -> Steps | None:
-    """The steps of a branch (`then`, `else`, `body`), None where the step has no such branch."""
-    if isinstance(step, Loop):
-        return step.inner if branch == "body" else None
-    if isinstance(step, Conditional):
-        return {"then": step.then, "else": step.else_ or ()}.get(branch)
-    return None
-
-
-def find(steps: Steps, step_id: str) -> int:
-    """Where a step stands in a list."""
-    for place, step in enumerate(steps):
-        if step.id == step_id:
-            return place
-    raise gone(step_id)
-
-
-def gone(step_id: str) -> DefinitionChanged:
-    """The error for a step that is not where the run left it."""
-    return DefinitionChanged(
-        f"step {step_id!r}, where the run stands, is not in the same place of the definition any more: "
-        "resume with the definition that the run was started with, or start a new run"
-    )
-
-
-# Where a run stands, as plain values: a frame for each list of steps that is entered, the tasks, the failure.
-
-
-Branch = Literal["steps", "then", "else", "body"]
+StepListAt = Callable[[tuple[str, ...]], StepList]  # by the path of a `Scope`
+Branch = Literal["steps", "then", "else", "body"]  # "steps": of a `StepList`
 Phase = Literal[
     "boundary",  # before the step
-    "ask",  # for a field that it needs to begin
-    "check",  # the condition of a `while`
+    "ask",  # a field that it needs to begin is evaluated
+    "check",  # the condition of a `while` is evaluated
     "iteration",  # before an iteration
-    "inside",  # there is a frame above
+    "inside",  # in the steps that it contains: there is a frame above
     "run",
     "parallel",
     "include",
@@ -93,20 +63,17 @@ Phase = Literal[
 ]
 
 
-_EMPTY: dict[Any, Any] = {}  # shared by all: nothing in a state is ever changed
-
-
 # Frames and states are tuples: a cursor makes several of them for every step, and a frozen dataclass takes six times as
 # long to make.
 class Frame(NamedTuple):
-    """A list of steps that is being walked, and how far its current step has come."""
+    """A list of steps that the run has entered, and the progress of its current step."""
 
     steps: Steps
     place: int
     branch: Branch
-    part: StepList | None = None  # of a frame that begins a part
+    step_list: StepList | None = None  # of the branch "steps"
     phase: Phase = "boundary"
-    answers: dict[str, Json] = _EMPTY
+    answers: dict[str, Json] = EMPTY  # fields of the step that are evaluated
     failures: int = 0  # of the current step, in a row
     index: int = 0  # type: ignore[assignment]  # of the current iteration; hides what tuples have by that name
     batch: int | None = None
@@ -132,7 +99,7 @@ class Batch:
     done: frozenset[int] = frozenset()
     failures: dict[int, int] = field(default_factory=dict)
     error: Error | None = None
-    background: bool = False  # the run went on without waiting for the rest
+    background: bool = False  # the run went on without waiting for all of them
 
     @property
     def todo(self) -> tuple[int, ...]:
@@ -144,12 +111,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error on its way up: the step at `level` is being judged."""
+    """An error that the step at `level` has to handle. `after_update`: what follows its `ApplyErrorUpdate`."""
 
     level: int
     error: Error
     answers: dict[str, Json] = field(default_factory=dict)
-    settling: Literal["goes_on", "gives_up"] | None = None
+    after_update: Literal["continue", "fail"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +133,7 @@ class State(NamedTuple):
     """Everything that a cursor knows."""
 
     frames: tuple[Frame, ...] = ()
-    batches: dict[int, Batch] = _EMPTY
+    batches: dict[int, Batch] = EMPTY
     failure: Failure | None = None
     ending: PlannedEnd | None = None
     iterations: int = 0
@@ -175,8 +142,14 @@ class State(NamedTuple):
 
     @property
     def top(self) -> Frame:
-        """The frame of the step that is next."""
+        """The frame of the current step."""
         return self.frames[-1]
+
+    @property
+    def current_batch(self) -> Batch:
+        """The tasks of the current step."""
+        assert self.top.batch is not None
+        return self.batches[self.top.batch]
 
     def with_top(self, **changes: Any) -> State:
         """The same with changes in the top frame."""
@@ -188,11 +161,23 @@ class State(NamedTuple):
             frames, self.batches, self.failure, self.ending, self.iterations, self.transitions, self.batches_begun
         )
 
+    def with_batch(self, batch: Batch) -> State:
+        """The same with a new or a changed batch."""
+        return self._replace(batches={**self.batches, batch.number: batch})
+
+    def without_batch(self, number: int) -> State:
+        """The same without a batch."""
+        return self._replace(batches={each: batch for each, batch in self.batches.items() if each != number})
+
+    def without_current_batch(self) -> State:
+        """The same without the tasks of the current step, unless they run in the background."""
+        return self.with_top(batch=None).trimmed(len(self.frames))
+
     def trimmed(self, depth: int) -> State:
-        """Only the lowest frames, and only the batches that they, or the background, still need."""
+        """Only the lowest frames, and only the batches of these and of the background."""
         frames = self.frames[:depth]
-        kept = {frame.batch for frame in frames}
-        batches = {number: batch for number, batch in self.batches.items() if batch.background or number in kept}
+        used = {frame.batch for frame in frames}
+        batches = {number: batch for number, batch in self.batches.items() if batch.background or number in used}
         return self._replace(frames=frames, batches=batches)
 
     def path(self, level: int) -> tuple[str, ...]:
@@ -200,7 +185,7 @@ class State(NamedTuple):
         return tuple(self.frames[at - 1].step.id for at in range(1, level + 1) if self.frames[at].branch == "steps")
 
     def scope(self, level: int) -> Scope:
-        """What the current step of a frame sees. A part sees nothing of the loops around its `include_workflow`."""
+        """What the current step of a frame sees. An included workflow sees nothing of the loops around its step."""
         frames = self.frames
         first = level
         while frames[first].branch != "steps":
@@ -211,11 +196,11 @@ class State(NamedTuple):
             if isinstance(frame.step, Loop) and (
                 frame.phase == "inside" or (at == level and frame.phase in ("check", "iteration"))
             ):
-                names.update(_names(frame))
+                names.update(_loop_names(frame))
         return Scope(self.path(first) if first else (), names)
 
 
-def _names(frame: Frame) -> dict[str, Json]:
+def _loop_names(frame: Frame) -> dict[str, Json]:
     if isinstance(frame.step, ForEach):
         items = frame.answers["items"]
         loop = {"index": frame.index, "length": len(items)}
@@ -223,11 +208,21 @@ def _names(frame: Frame) -> dict[str, Json]:
     return {"loop": {"index": frame.index}}
 
 
-# A state as plain JSON and back; the ids of steps are the anchors by which it finds its place in the definition.
+def branch_steps(step: Step, branch: str) -> Steps | None:
+    """The steps of a branch (`then`, `else`, `body`); None where the step has no such branch."""
+    if isinstance(step, Loop):
+        return step.inner if branch == "body" else None
+    if isinstance(step, Conditional):
+        return {"then": step.then, "else": step.else_ or ()}.get(branch)
+    return None
+
+
+# --- JSON
 
 
 VERSION = 1
 _FRAME_VALUES = ("phase", "answers", "failures", "index", "batch", "delay_s")
+_BATCH_VALUES = ("number", "max_parallel", "max_retries", "stoppable", "error", "background")
 _COUNTERS = ("iterations", "transitions", "batches_begun")
 
 
@@ -243,8 +238,8 @@ def dump(state: State) -> dict[str, Json]:
     }
 
 
-def load(data: dict[str, Json], part_at: PartAt) -> State:
-    """The state again. DefinitionChanged where a step that it stands on is gone."""
+def load(data: dict[str, Json], step_list_at: StepListAt) -> State:
+    """The state of such JSON. DefinitionChanged where a step that the run stands at is gone."""
     if data.get("version") != VERSION:
         raise SidecarError(
             f"this run was written down by another version of sidecar (format {data.get('version')!r}, "
@@ -252,8 +247,8 @@ def load(data: dict[str, Json], part_at: PartAt) -> State:
         )
     failure, ending = data["failure"], data["ending"]
     return State(
-        _load_frames(data["frames"], part_at),
-        {each["number"]: _load_batch(each, part_at) for each in data["batches"]},
+        _load_frames(data["frames"], step_list_at),
+        {each["number"]: _load_batch(each, step_list_at) for each in data["batches"]},
         None if failure is None else Failure(**failure),
         None if ending is None else PlannedEnd(**ending),
         **{name: data[name] for name in _COUNTERS},
@@ -265,82 +260,77 @@ def _dump_frame(frame: Frame) -> dict[str, Json]:
     return {"branch": frame.branch, "step": frame.step.id, "type": frame.step.type, **values}
 
 
-def _load_frames(data: list[dict[str, Json]], part_at: PartAt) -> tuple[Frame, ...]:
+def _load_frames(data: list[dict[str, Json]], step_list_at: StepListAt) -> tuple[Frame, ...]:
     frames: list[Frame] = []
     path: tuple[str, ...] = ()
     for each in data:
-        below = frames[-1].step if frames else None
-        part = None
+        outer = frames[-1].step if frames else None
+        step_list = None
         if each["branch"] == "steps":
-            if below is not None:
-                path = (*path, below.id)
-            part = part_at(path)
-        steps = part.steps if part is not None else _branch(below, each)
-        place = find(steps, each["step"])
-        _same_type(steps[place], each["type"])
+            path = path if outer is None else (*path, outer.id)
+            step_list = step_list_at(path)
+            steps: Steps | None = step_list.steps
+        else:
+            steps = None if outer is None else branch_steps(outer, each["branch"])
+        place = _place(steps or (), each["step"], each["type"])
         values: dict[str, Any] = {name: each[name] for name in _FRAME_VALUES}
-        frames.append(Frame(steps, place, each["branch"], part, **values))
+        frames.append(Frame(steps or (), place, each["branch"], step_list, **values))
     return tuple(frames)
 
 
-def _branch(step: Step | None, data: dict[str, Json]) -> Steps:
-    steps = None if step is None else inner(step, data["branch"])
-    if steps is None:
-        raise gone(data["step"])
-    return steps
-
-
-def _same_type(step: Step, type_: str) -> None:
-    if step.type != type_:
+def _place(steps: Steps, step_id: str, type_: str) -> int:
+    place = next((place for place, step in enumerate(steps) if step.id == step_id), None)
+    if place is None:
+        raise _moved(step_id)
+    if steps[place].type != type_:
         raise DefinitionChanged(
-            f"step {step.id!r}, where the run stands, is `{step.type}` now and was `{type_}`: "
+            f"step {step_id!r}, where the run stands, is `{steps[place].type}` now and was `{type_}`: "
             "resume with the definition that the run was started with, or start a new run"
         )
+    return place
+
+
+def _moved(step_id: str) -> DefinitionChanged:
+    return DefinitionChanged(
+        f"step {step_id!r}, where the run stands, is not in the same place of the definition any more: "
+        "resume with the definition that the run was started with, or start a new run"
+    )
 
 
 def _dump_batch(batch: Batch) -> dict[str, Json]:
     return {
-        "number": batch.number,
+        **{name: getattr(batch, name) for name in _BATCH_VALUES},
         "step": batch.step.id,
         "items": list(batch.items),
-        "max_parallel": batch.max_parallel,
-        "max_retries": batch.max_retries,
-        "stoppable": batch.stoppable,
         "path": list(batch.scope.path),
         "names": batch.scope.names,
         "done": sorted(batch.done),
         "failures": [[index, count] for index, count in sorted(batch.failures.items())],
-        "error": batch.error,
-        "background": batch.background,
     }
 
 
-def _load_batch(data: dict[str, Json], part_at: PartAt) -> Batch:
+def _load_batch(data: dict[str, Json], step_list_at: StepListAt) -> Batch:
     path = tuple(data["path"])
-    step = _anywhere(part_at(path).steps, data["step"])
+    step = _find(step_list_at(path).steps, data["step"])
     if not isinstance(step, ParallelForEach):
-        raise gone(data["step"])
+        raise _moved(data["step"])
+    values: dict[str, Any] = {name: data[name] for name in _BATCH_VALUES}
     return Batch(
-        data["number"],
-        step,
-        tuple(data["items"]),
-        data["max_parallel"],
-        data["max_retries"],
-        data["stoppable"],
-        Scope(path, data["names"]),
-        frozenset(data["done"]),
-        dict(data["failures"]),
-        data["error"],
-        data["background"],
+        step=step,
+        items=tuple(data["items"]),
+        scope=Scope(path, data["names"]),
+        done=frozenset(data["done"]),
+        failures=dict(data["failures"]),
+        **values,
     )
 
 
-def _anywhere(steps: Steps, step_id: str) -> Step | None:
-    """A step of that id in a list or inside its steps: tasks in the background outlive the frame that began them."""
+def _find(steps: Steps, step_id: str) -> Step | None:
+    """A step at any depth: tasks in the background outlive the frame that began them."""
     for step in steps:
         if step.id == step_id:
             return step
         for children in branches(step).values():
-            if (found := _anywhere(children, step_id)) is not None:
+            if (found := _find(children, step_id)) is not None:
                 return found
     return None

@@ -292,7 +292,7 @@ def test_the_steps_of_a_task_take_no_stop_because_running_tasks_finish() -> None
     play = Play(StepList(part(loop).steps), {"f.items": [1]})
     play.to_the_end()
     assert {kind for _, kind in play.boundaries} == {"abort-only"}
-    with pytest.raises(TypeError, match="Stopped is no answer to Boundary"):
+    with pytest.raises(TypeError, match="Stopped is no outcome of Boundary"):
         Cursor.start(StepList(part(loop).steps)).after(actions.Stopped())
 
 
@@ -308,10 +308,10 @@ def test_a_stop_leaves_the_run_at_its_boundary() -> None:
 def test_an_outcome_that_does_not_belong_to_the_action_is_refused() -> None:
     cursor = Cursor.start(part(say("a")))
     for wrong in (actions.Completed(), actions.Answer(1), actions.ActionFailed(ERROR), actions.Included(part())):
-        with pytest.raises(TypeError, match="is no answer to Boundary"):
+        with pytest.raises(TypeError, match="is no outcome of Boundary"):
             cursor.after(wrong)
     over = cursor.after(actions.Passed()).after(actions.Completed())
-    with pytest.raises(TypeError, match="is no answer to Finished"):
+    with pytest.raises(TypeError, match="is no outcome of Finished"):
         over.after(actions.Passed())
 
 

@@ -218,5 +218,5 @@ def test_tasks_in_the_background_whose_step_is_gone_are_refused_by_name() -> Non
 
 def test_tasks_inside_a_task_take_no_stop() -> None:
     cursor = until(Cursor.start(StepList(part(tasks()).steps)), actions.Parallel, items=[1])
-    with pytest.raises(TypeError, match="Stopped is no answer to Parallel"):
+    with pytest.raises(TypeError, match="Stopped is no outcome of Parallel"):
         cursor.after(actions.Stopped())
