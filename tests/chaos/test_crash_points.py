@@ -285,13 +285,11 @@ def test_a_log_that_was_torn_with_its_owner_loses_its_last_writes_and_no_more(la
 def test_a_damaged_page_is_refused_or_harmless_and_never_makes_a_run_go_wrong(laboratory: Laboratory) -> None:
     refused = []
 
-    def damaged(trial: Trial, damage: Callable[[bytearray], None]) -> None:
+    def damaged(trial: Trial, damage: Callable[[Path], None]) -> None:
         assert trial.start(die=["after", laboratory.expected.writes * 2 // 3, {}])["code"] == KILLED
         seen = trial.look()
         journal.merge_log(trial.root)
-        content = bytearray(trial.database.read_bytes())
-        damage(content)
-        trial.database.write_bytes(content)
+        damage(trial.root)
         before = trial.effects.read_text(encoding="utf-8")
         answer = trial.start(seen.run_id)
         if "error" not in answer:
@@ -303,17 +301,16 @@ def test_a_damaged_page_is_refused_or_harmless_and_never_makes_a_run_go_wrong(la
         assert str(trial.database) in answer["error"]
         assert trial.effects.read_text(encoding="utf-8") == before
 
-    def garbage(content: bytearray) -> None:
-        content[-4096:] = random.Random(5).randbytes(4096)
+    def last_page(instead: bytes) -> Callable[[Path], None]:
+        def replace(root: Path) -> None:
+            path = journal.path(root)
+            path.write_bytes(path.read_bytes()[:-4096] + instead)
 
-    def zeros(content: bytearray) -> None:
-        content[-4096:] = bytes(4096)
+        return replace
 
-    def cut(content: bytearray) -> None:
-        del content[-4096:]
+    def other_values(root: Path) -> None:
+        journal.replace_in_checkpoints(root, "was done", "was dine")  # every page is sound
 
-    def other_values(content: bytearray) -> None:
-        content[:] = content.replace(b"was done", b"was dine")  # every page is sound
-
-    laboratory.assert_holds(damaged, [garbage, zeros, cut, other_values])
+    garbage, zeros, cut = random.Random(5).randbytes(4096), bytes(4096), b""
+    laboratory.assert_holds(damaged, [*map(last_page, (garbage, zeros, cut)), other_values])
     assert len(refused) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -112,6 +113,15 @@ def forget_signals(root: Path, signal_ids: list[str]) -> None:
 def shift_times(root: Path, seconds_s: float, every: int) -> None:
     """Of every n-th event."""
     _change(root, "UPDATE events SET at = at + ? WHERE seq % ? = 0", seconds_s, every)
+
+
+def replace_in_checkpoints(root: Path, old: str, new: str) -> None:
+    """A text in the values of every checkpoint, whose content is compressed JSON."""
+    for number, content in _read(root, "SELECT rowid, content FROM checkpoints"):
+        text = zlib.decompress(content).decode()
+        assert old in text
+        changed = zlib.compress(text.replace(old, new).encode())
+        _change(root, "UPDATE checkpoints SET content = ? WHERE rowid = ?", changed, number)
 
 
 def forget_the_end(root: Path) -> None:
