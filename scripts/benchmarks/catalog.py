@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from benchmarks.report import Figure
-from sidecar.catalog import workflows, yaml_compose
+from sidecar.catalog import workflows, yaml_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def measure(*, quick: bool) -> list[Figure]:
             listed()
 
         def parsed() -> None:
-            loader = yaml.CSafeLoader if yaml_compose.FAST else yaml.SafeLoader
+            loader = yaml.CSafeLoader if yaml_format.FAST else yaml.SafeLoader
             for path in paths:
                 yaml.load(path.read_bytes(), loader)
 
@@ -41,7 +41,7 @@ def measure(*, quick: bool) -> list[Figure]:
         again = _seconds(listed, rounds)
         fresh = _seconds(read, rounds)
         bare = _seconds(parsed, rounds)
-    scanner = "libyaml" if yaml_compose.FAST else "pure Python"
+    scanner = "libyaml" if yaml_format.FAST else "pure Python"
     return [
         Figure(f"catalog: {_COUNT} workflows for the enum, again", again * 1e3, "ms", limit=300),
         Figure(f"catalog: {_COUNT} workflows, every file read and checked", fresh * 1e3, "ms", limit=300),

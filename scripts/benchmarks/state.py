@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Figure
-from sidecar.state.reactive import Computed, Reactive, Write
+from sidecar.state.reactive import Computation, Reactive, Write
 from sidecar.state.script import Script
 from sidecar.state.world import World
 
@@ -73,7 +73,7 @@ def _one_field(rounds: int) -> list[Figure]:
     """One of as many raw fields as there are computed ones is changed; three of these read it."""
     raw: dict[str, Any] = {f"r{i}": {"rows": [f"{i}-{j}" * 10 for j in range(40)], "n": i} for i in range(FIELDS)}
     fields = {
-        f"c{i}": Computed(
+        f"c{i}": Computation(
             f"raw.r{0 if i < READERS else i}", "{ rows: input.rows.length, first: input.rows[0], n: input.n }"
         )
         for i in range(FIELDS)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.agents.adapters.events import Event
-    from sidecar.model.agent_definition import Limits
+    from sidecar.model.agent import Limits
 
 LimitReason = Literal["timeout", "stall", "budget"]
 

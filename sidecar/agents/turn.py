@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from sidecar.agents.adapters.adapter import McpConfiguration
     from sidecar.agents.agent import Agent
-    from sidecar.model.agent import AgentEnded
-    from sidecar.model.agent_definition import Assignment
+    from sidecar.model.agent import AgentEnded, Assignment
 
 _LOOKS_PER_LIMIT = 8
 _LEAST_LOOKS = 2  # also where a look takes long

@@ -11,15 +11,29 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.analysis.names import bare
-from sidecar.model.steps import AgentStep, Exit, Fallible, ShellCommand, StateUpdate, UserMessage, Wait, Working
-from sidecar.model.steps_control import Conditional, ForEach, IncludeWorkflow, ParallelForEach, While, branches
+from sidecar.model.steps import (
+    AgentStep,
+    Conditional,
+    Exit,
+    Fallible,
+    ForEach,
+    IncludeWorkflow,
+    ParallelForEach,
+    ShellCommand,
+    StateUpdate,
+    UserMessage,
+    Wait,
+    While,
+    Working,
+    branches,
+)
 from sidecar.state.paths import PathError, parse, show
 from sidecar.state.reactive import DependencyError, Graph
 from sidecar.text import one_line
 
 if TYPE_CHECKING:
-    from sidecar.catalog.imports import Definition
-    from sidecar.model.steps_control import Step
+    from sidecar.catalog.workflows import Definition
+    from sidecar.model.steps import Step
 
 _KINDS = {
     "conditional": "choice",

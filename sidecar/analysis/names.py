@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sidecar.errors import ExpressionError, ShellError, SidecarError, TemplateError
 from sidecar.model.language import Role, has_template
-from sidecar.model.steps import AgentShellCommand, ApplyHints, Fallible, ShellCommand
-from sidecar.model.steps_control import ForEach, IncludeWorkflow, ParallelForEach, While
+from sidecar.model.steps import (
+    AgentShellCommand,
+    ApplyHints,
+    Fallible,
+    ForEach,
+    IncludeWorkflow,
+    ParallelForEach,
+    ShellCommand,
+    While,
+)
 from sidecar.model.workflow import walk
 from sidecar.state import javascript, shell
 from sidecar.state.javascript import FILTERS, Placeholder, split_template
@@ -23,12 +31,11 @@ from sidecar.state.world import World
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterator
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.evaluation import Texts
     from sidecar.engine.run import WorkflowState
-    from sidecar.model.expressions import Site
     from sidecar.model.steps import StepBase
-    from sidecar.model.workflow import SubAgentTask
+    from sidecar.model.workflow import ExpressionSite, SubAgentTask
     from sidecar.state.javascript import Token
     from sidecar.state.script import Script
     from sidecar.state.template import Slot
@@ -146,7 +153,7 @@ def _written(definition: Definition) -> Iterator[tuple[str, str | None]]:
             yield found
 
 
-def visible(site: Site, names: Names, prefix: int) -> Collection[str]:
+def visible(site: ExpressionSite, names: Names, prefix: int) -> Collection[str]:
     """Every name that an expression at a site can use; `prefix`: how much of its location is the wrapper."""
     location = site.location[prefix:]
     if location[0] == "default_state":
@@ -154,7 +161,7 @@ def visible(site: Site, names: Names, prefix: int) -> Collection[str]:
     return names.flat | EVERYWHERE | set(_around(site, location, names)) | set(_own(site, location))
 
 
-def _around(site: Site, location: tuple[int | str, ...], names: Names) -> Iterator[str]:
+def _around(site: ExpressionSite, location: tuple[int | str, ...], names: Names) -> Iterator[str]:
     """What the loops, the task and the error handling around it add."""
     for step in site.steps[:-1]:
         yield from _of_loop(step)
@@ -174,7 +181,7 @@ def _of_loop(step: StepBase) -> Iterator[str]:
         yield "loop"
 
 
-def _own(site: Site, location: tuple[int | str, ...]) -> Iterator[str]:
+def _own(site: ExpressionSite, location: tuple[int | str, ...]) -> Iterator[str]:
     """What the key adds that it stands under."""
     if site.role in (Role.TRANSFORM, Role.CHECK):
         yield "input"
@@ -217,7 +224,8 @@ class Constants:
         self._view = None if space is None else space.view({})
         self._names: set[str] = set()
         self._writers: dict[str, list[str]] = {}  # the ids of the steps that write a name
-        self._sites: dict[int, list[Site]] = {}  # by the identity of the step: imported tasks may repeat an id
+        # By the identity of the step: imported tasks may repeat an id.
+        self._sites: dict[int, list[ExpressionSite]] = {}
         schema, begun = definition.workflow.state_schema, definition.workflow.default_state
         declared = {"state": {*schema.state, *begun.state}, "raw": {*schema.raw, *begun.raw}}
         graph = Graph({name: one.sources for name, one in schema.computed.items()})
@@ -349,7 +357,7 @@ class Expressions:
     lent: Names  # the same, for the tasks: with what the importers have
     lenient: frozenset[str] = frozenset()
 
-    def check(self, site: Site) -> Iterator[Mistake]:
+    def check(self, site: ExpressionSite) -> Iterator[Mistake]:
         """Everything that is wrong with one text."""
         if site.role is Role.SOURCE:
             return  # a path of the state: it is checked with the computed fields
@@ -360,7 +368,7 @@ class Expressions:
         else:
             yield from self._template(site)
 
-    def _template(self, site: Site) -> Iterator[Mistake]:
+    def _template(self, site: ExpressionSite) -> Iterator[Mistake]:
         try:
             parts = split_template(site.text)
         except TemplateError as error:
@@ -386,7 +394,7 @@ class Expressions:
             except ExpressionError:
                 pass  # one of the holes, which were checked above
 
-    def _command(self, site: Site) -> Iterator[Mistake]:
+    def _command(self, site: ExpressionSite) -> Iterator[Mistake]:
         """Of a list, each element is a site; whether it is the script of a shell, only the whole list can say."""
         element = site.location[-1]
         command = site.step.command if isinstance(site.step, ShellCommand | AgentShellCommand) else site.text
@@ -398,7 +406,7 @@ class Expressions:
         for finding in found:
             yield Mistake(finding.offset, finding.message, "error" if finding.is_error else "warning")
 
-    def _pattern(self, site: Site) -> Iterator[Mistake]:
+    def _pattern(self, site: ExpressionSite) -> Iterator[Mistake]:
         program = self.script.compile(f"new RegExp({json.dumps(site.text)}), 0")
         world = World(self.script)
         try:
@@ -408,7 +416,7 @@ class Expressions:
         finally:
             world.close()
 
-    def _code(self, site: Site, source: str, at: int) -> Iterator[Mistake]:
+    def _code(self, site: ExpressionSite, source: str, at: int) -> Iterator[Mistake]:
         """Check JavaScript that stands at an offset of the text."""
         try:
             program = self.script.compile(source)
@@ -425,7 +433,7 @@ class Expressions:
             if "inputs" in program.names:
                 yield from self._inputs(site, at, found, names)
 
-    def _unknown(self, site: Site, name: str, at: int, found: list[Token], names: Names) -> Iterator[Mistake]:
+    def _unknown(self, site: ExpressionSite, name: str, at: int, found: list[Token], names: Names) -> Iterator[Mistake]:
         places = list(_mentions(found, name))
         if any(_before(found, index) == "typeof" for index in places):
             return  # the author asks whether there is one
@@ -433,10 +441,10 @@ class Expressions:
         message = self._advice(site, name, _before(found, index), names)
         yield Mistake(at + found[index].at, message, self._severity(site, names))
 
-    def _severity(self, site: Site, names: Names) -> Severity:
+    def _severity(self, site: ExpressionSite, names: Names) -> Severity:
         return "warning" if names.dynamic or site.task in self.lenient else "error"
 
-    def _advice(self, site: Site, name: str, before: str, names: Names) -> str:
+    def _advice(self, site: ExpressionSite, name: str, before: str, names: Names) -> str:
         can_use = visible(site, names, self.prefix)
         if can_use is AT_THE_START and name in names.flat:
             return f"{name!r} is not there yet: the defaults can use inputs, now() and uuid() only"
@@ -451,7 +459,7 @@ class Expressions:
             return f"unknown name {name!r}; did you mean {near[0]!r}?"
         return f"unknown name {name!r}: no field has it, and no step writes it"
 
-    def _inputs(self, site: Site, at: int, found: list[Token], names: Names) -> Iterator[Mistake]:
+    def _inputs(self, site: ExpressionSite, at: int, found: list[Token], names: Names) -> Iterator[Mistake]:
         """`inputs.x` for an x that nobody declares. A field of `raw` may be given by a workflow that includes this."""
         declared = set(names.inputs)
         if site.task is not None and site.task in names.tasks:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sidecar.analysis.names import Constants, as_template, bare
 from sidecar.catalog import agents, workflows
-from sidecar.catalog.imports import Definition
+from sidecar.catalog.workflows import Definition
 from sidecar.config import Settings
 from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import FieldName
@@ -25,11 +25,9 @@ from sidecar.engine.step import needs_agent, of_task
 from sidecar.errors import SidecarError
 from sidecar.model import duration
 from sidecar.model import steps as kinds
-from sidecar.model import steps_control as control
 from sidecar.model.language import has_template
 from sidecar.model.parameters import bind
-from sidecar.model.steps_control import Step, Steps, branches
-from sidecar.model.updates import Update
+from sidecar.model.steps import Step, Steps, Update, branches
 from sidecar.state import shell
 from sidecar.state.script import Script
 from sidecar.state.template import as_text
@@ -275,14 +273,14 @@ class _Walk:
 
     def _step(self, step: Step, where: _Where) -> _After:
         account = _Account(self._constants, where.hidden)
-        if isinstance(step, control.Conditional):
+        if isinstance(step, kinds.Conditional):
             return self._conditional(step, where, account)
-        if isinstance(step, control.While | control.ForEach):
+        if isinstance(step, kinds.While | kinds.ForEach):
             return self._loop(step, where, account)
-        if isinstance(step, control.ParallelForEach):
+        if isinstance(step, kinds.ParallelForEach):
             return self._parallel(step, where, account)
         after, plan = _After(frozenset({step.type}) if step.type in ("break", "continue", "exit") else _ON), None
-        if isinstance(step, control.IncludeWorkflow):
+        if isinstance(step, kinds.IncludeWorkflow):
             does, plan, after = self._include(step, account)
         elif isinstance(step, kinds.Wait) and step.until is None:
             length, seconds_s = account.length(step.duration_s)
@@ -299,7 +297,7 @@ class _Walk:
         self._note(step, where, account, does, plan)
         return after
 
-    def _conditional(self, step: control.Conditional, where: _Where, account: _Account) -> _After:
+    def _conditional(self, step: kinds.Conditional, where: _Where, account: _Account) -> _After:
         condition, holds = bare(str(step.condition)), account.truth(step.condition)
         negated, else_ = f"!({condition})", step.else_ or ()
         if holds is None:
@@ -315,8 +313,8 @@ class _Walk:
         self.skipped += _ids(other)
         return self._steps(taken, where.into(step, branch))
 
-    def _loop(self, step: control.While | control.ForEach, where: _Where, account: _Account) -> _After:
-        if isinstance(step, control.While):
+    def _loop(self, step: kinds.While | kinds.ForEach, where: _Where, account: _Account) -> _After:
+        if isinstance(step, kinds.While):
             condition, hide = bare(str(step.condition)), {"loop"}
             holds = replace(account, hidden=account.hidden | hide).truth(step.condition)
             limit, _ = account.accepted(step, "max_iterations", step.max_iterations)
@@ -341,7 +339,7 @@ class _Walk:
         ends = body.ends if least and body.ends == {"exit"} else (body.ends & {"exit"}) | _ON
         return _After(ends, body.least_s * (min(least, 1) if is_left else least))
 
-    def _parallel(self, step: control.ParallelForEach, where: _Where, account: _Account) -> _After:
+    def _parallel(self, step: kinds.ParallelForEach, where: _Where, account: _Account) -> _After:
         count, items = self._items(step, account)
         width, is_known = account.accepted(step, "max_parallel", step.max_parallel)
         account.sub_agents = count
@@ -367,7 +365,7 @@ class _Walk:
         self.uncounted.update(["tasks"] * (body.least_s > 0 and not rounds))
         return _After(_ON, body.least_s * (rounds if step.wait_for_all else min(rounds, 1)))
 
-    def _include(self, step: control.IncludeWorkflow, account: _Account) -> tuple[str, Plan | None, _After]:
+    def _include(self, step: kinds.IncludeWorkflow, account: _Account) -> tuple[str, Plan | None, _After]:
         given, known = account.value(step.inputs)
         listed = ", ".join(f"{name}={_shown(value)}" for name, value in given.items())
         does = f"run the workflow {step.workflow}" + (f" with {listed}" if listed else "")
@@ -449,7 +447,7 @@ class _Walk:
         self.uncounted.add(uncounted)
         self.tools.update(tools)
 
-    def _items(self, step: control.ForEach | control.ParallelForEach, account: _Account) -> tuple[int | None, str]:
+    def _items(self, step: kinds.ForEach | kinds.ParallelForEach, account: _Account) -> tuple[int | None, str]:
         """How many items there are, where that is known, and a text for them."""
         items, known = account.accepted(step, "items", step.items)
         if not known:

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 from sidecar.analysis import names as known
 from sidecar.analysis.names import Expressions, Names, lost_of, names_of
 from sidecar.catalog import agents, prompts, workflows
+from sidecar.catalog.definition import AllWords
 from sidecar.catalog.definition import prefix as wrapper
-from sidecar.catalog.remains import Everything
-from sidecar.engine import named
 from sidecar.errors import DefinitionError, NotFound, SidecarError
 from sidecar.model import duration
-from sidecar.model.expressions import Site
 from sidecar.model.language import Role, has_template
 from sidecar.model.parameters import is_of_type, misfit, unknown
-from sidecar.model.steps import AgentStep, ApplyHints, Exit
-from sidecar.model.steps_control import Break, Conditional, Continue, IncludeWorkflow, ParallelForEach
-from sidecar.model.workflow import step_lists, walk
+from sidecar.model.steps import (
+    AgentStep,
+    ApplyHints,
+    Break,
+    Conditional,
+    Continue,
+    Exit,
+    IncludeWorkflow,
+    ParallelForEach,
+)
+from sidecar.model.workflow import ExpressionSite, step_lists, walk
 from sidecar.state.javascript import GLOBALS, RESERVED, line_and_column
 from sidecar.state.paths import PathError, parse
 from sidecar.state.reactive import DependencyError, Graph
@@ -31,16 +37,14 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from sidecar.analysis.names import Severity
-    from sidecar.catalog.agents import Agent
-    from sidecar.catalog.imports import Definition
-    from sidecar.catalog.positions import Place
-    from sidecar.catalog.remains import Out
-    from sidecar.catalog.yaml_format import Document
+    from sidecar.catalog.agents import CatalogAgent
+    from sidecar.catalog.definition import InvalidPart
+    from sidecar.catalog.workflows import Definition
+    from sidecar.catalog.yaml_format import Document, Place
     from sidecar.errors import Problem
-    from sidecar.model.expressions import Site
     from sidecar.model.parameters import Parameter
-    from sidecar.model.steps_control import Step
-    from sidecar.model.workflow import Location, Workflow
+    from sidecar.model.steps import Step
+    from sidecar.model.workflow import ExpressionSite, Location, Workflow
     from sidecar.state.script import Script
 
 _WRITTEN = ("raw", "state")
@@ -48,7 +52,7 @@ _WRITTEN = ("raw", "state")
 _CODE = (("transform",), ("validate",))
 
 
-def check_all(root: str, chosen: Sequence[named.Named], script: Script) -> list[Finding]:
+def check_all(root: str, chosen: Sequence[workflows.NamedWorkflow], script: Script) -> list[Finding]:
     """The findings of several workflows and of what they import, file by file."""
     found: list[Finding] = []
     loaded: list[Definition] = []
@@ -146,7 +150,7 @@ class _Findings:
         """A warning at an entry."""
         self._add(self.document.place((*self.prefix, *location)), message, "warning")
 
-    def inside(self, site: Site, offset: int, message: str, severity: Severity = "error") -> None:
+    def inside(self, site: ExpressionSite, offset: int, message: str, severity: Severity = "error") -> None:
         """A finding at an offset of a text. Sites have their location with the wrapper."""
         self._add(self.document.inside(site.location, *line_and_column(site.text, offset)), message, severity)
 
@@ -361,7 +365,7 @@ class _References:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._agents: dict[str, str | Agent] = {}
+        self._agents: dict[str, str | CatalogAgent] = {}
         self._workflows: dict[tuple[str, str], Definition | str] = {}
 
     def check(self, definition: Definition, findings: _Findings) -> None:
@@ -493,10 +497,10 @@ def _arguments(
 # --- what was left out
 
 
-def _check_left_out(document: Document, out: Sequence[Out], script: Script) -> list[Finding]:
+def _check_left_out(document: Document, out: Sequence[InvalidPart], script: Script) -> list[Finding]:
     """The mistakes in the expressions of what was left out of a file. Which names there are cannot be known."""
     findings = _Findings(document)
-    names = Names(lost=(Everything(),))
+    names = Names(lost=(AllWords(),))
     expressions = Expressions(script, len(findings.prefix), names, names)
     for part in out:
         if part.is_told and isinstance(part.value, str):
@@ -507,12 +511,12 @@ def _check_left_out(document: Document, out: Sequence[Out], script: Script) -> l
     return findings.found
 
 
-def _texts(value: object, location: tuple[int | str, ...]) -> Iterator[Site]:
+def _texts(value: object, location: tuple[int | str, ...]) -> Iterator[ExpressionSite]:
     if isinstance(value, str):
         if location[-1:] in _CODE and "computed" in location:
-            yield Site(location, Role.TRANSFORM, value)
+            yield ExpressionSite(location, Role.TRANSFORM, value)
         elif has_template(value):
-            yield Site(location, Role.VALUE, value)
+            yield ExpressionSite(location, Role.VALUE, value)
     elif isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _texts(item, (*location, key))

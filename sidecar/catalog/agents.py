@@ -12,7 +12,7 @@ from sidecar.catalog import lookup, yaml_format
 from sidecar.catalog.naming import BUILTIN_AGENTS
 from sidecar.errors import DefinitionError
 from sidecar.model import duration
-from sidecar.model.agent_definition import ADAPTER_NAMES, PROMPT, AgentDefinition, Limits
+from sidecar.model.agent import ADAPTER_NAMES, PROMPT, AgentDefinition, Limits
 from sidecar.model.parameters import Parameter, unknown
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
-    from sidecar.catalog.lookup import Place, Source
+    from sidecar.catalog.lookup import CatalogEntry, Source
     from sidecar.catalog.yaml_format import Document
     from sidecar.errors import Problem
+
 
 _DIRECTORY = "agents"
 _COMMAND = Parameter(name="command", description="The argv to run.", type="array", required=False)
@@ -42,7 +43,7 @@ BUILTIN: Mapping[str, AgentDefinition] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class CatalogAgent:
     """A definition with its name and where it came from."""
 
     name: str
@@ -52,14 +53,14 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class AgentListing:
     """Every agent there is, and what is wrong with the files that define none."""
 
-    agents: tuple[Agent, ...]
+    agents: tuple[CatalogAgent, ...]
     problems: tuple[str, ...]
 
 
-def find(root: str, name: str) -> Agent:
+def find(root: str, name: str) -> CatalogAgent:
     """The agent of that name. A broken file is an error, never a reason to take the next one of that name."""
     known = lookup.places(root, _DIRECTORY, BUILTIN)
     if name not in known:
@@ -67,19 +68,19 @@ def find(root: str, name: str) -> Agent:
     return _agent(known[name])
 
 
-def listing(root: str) -> Listing:
+def listing(root: str) -> AgentListing:
     """All agents of a project, by name. A broken file hides no other."""
-    agents: list[Agent] = []
+    agents: list[CatalogAgent] = []
     problems: list[str] = []
     for place in lookup.places(root, _DIRECTORY, BUILTIN).values():
         try:
             agents.append(_agent(place))
         except DefinitionError as error:
             problems.extend(error.problems)
-    return Listing(tuple(agents), tuple(problems))
+    return AgentListing(tuple(agents), tuple(problems))
 
 
-def doubts(agent: Agent) -> list[Problem]:
+def doubts(agent: CatalogAgent) -> list[Problem]:
     """Durations in the agent's file that say milliseconds where seconds were probably meant."""
     if agent.path is None:
         return []
@@ -100,9 +101,9 @@ def parse(document: Document) -> AgentDefinition:
         raise DefinitionError([document.problem(detail["loc"], _message(detail)) for detail in details]) from None
 
 
-def _agent(place: Place) -> Agent:
+def _agent(place: CatalogEntry) -> CatalogAgent:
     definition = BUILTIN[place.name] if place.path is None else parse(yaml_format.load(place.path))
-    return Agent(place.name, place.source, place.path, definition)
+    return CatalogAgent(place.name, place.source, place.path, definition)
 
 
 def _message(detail: ErrorDetails) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from copy import deepcopy
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
-from sidecar.catalog import json_values, kinds
+from sidecar.catalog.yaml_format import json_only, not_json
 from sidecar.errors import DefinitionError
 from sidecar.model.language import PATTERN_WORDS
-from sidecar.model.numbering import numbered
 from sidecar.model.parameters import unknown
-from sidecar.model.steps_control import STEP_CLASSES
-from sidecar.model.workflow import DefaultState, Workflow
+from sidecar.model.steps import STEP_CLASSES, StepBase
+from sidecar.model.workflow import DefaultState, Workflow, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from sidecar.catalog.yaml_format import Document
 
     Location = tuple[int | str, ...]
+    from collections.abc import Container, Sequence
+
 
 WRAPPER = "workflow"
 STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
@@ -55,15 +61,15 @@ def prefix(value: object) -> tuple[str, ...]:
 
 def parse(document: Document) -> Workflow:
     """The workflow in a file, every step with an id; DefinitionError has every problem."""
-    found = list(json_values.not_json(document))
+    found = list(not_json(document))
     told = {location for location, _ in found}  # of which there is nothing more to say
     where = prefix(document.value)
-    value = json_values.replaced(document.value) if found else document.value
+    value = json_only(document.value) if found else document.value
     value = value[WRAPPER] if where else value
     if not isinstance(value, dict):
         found = found or [(where, "a workflow is a mapping, `name: value` on each line")]
         raise DefinitionError([*document.problems, *(document.problem(*each) for each in found)])
-    for location in kinds.empty_keys(value):
+    for location in empty_keys(value):
         if (*where, *location) not in told:
             found.append(((*where, *location), f"`{location[-1]}` has no value"))
     told |= {location for location, _ in found}
@@ -86,7 +92,7 @@ def _is_echo(detail: ErrorDetails) -> bool:
 
 
 def _problem(detail: ErrorDetails, where: Location) -> tuple[Location, str]:
-    location, model = kinds.resolve(detail["loc"])
+    location, model = model_at(detail["loc"])
     return (*where, *location), _message(detail, location, model)
 
 
@@ -166,3 +172,185 @@ def _ids(value: object, location: Location) -> Iterator[tuple[str, Location]]:
                 yield from _ids(step, (*here, index))
         elif key in ("error_handling", "sub_agent_tasks") or location[-1:] == ("sub_agent_tasks",):
             yield from _ids(child, here)
+
+
+# Which model stands at which place of a workflow file.
+
+
+def model_at(loc: Sequence[int | str]) -> tuple[Location, type[BaseModel]]:
+    """pydantic's location as one in the file, and the model that has, or should have, the last key of it.
+
+    Behind the index of a step, pydantic puts the step's type: the file has no such level.
+    """
+    location: list[int | str] = []
+    owner: type[BaseModel] = Workflow
+    kind: Any = Workflow
+    for part in loc:
+        if part == "[key]":
+            continue
+        if kind is StepBase:
+            kind = STEP_CLASSES[str(part)]
+            continue
+        location.append(part)
+        if _is_model(kind):
+            owner, kind = kind, _field_kind(kind, part)
+        else:
+            kind = _item_kind(kind)
+    return tuple(location), owner
+
+
+def empty_keys(value: object) -> Iterator[Location]:
+    """Keys with nothing behind them, most likely forgotten. Where any JSON can stand, nothing can stand too."""
+    yield from _empty(value, Workflow, ())
+
+
+def _empty(value: object, kind: Any, location: Location) -> Iterator[Location]:
+    if kind is None or kind is JsonValue:
+        return
+    if isinstance(value, list):
+        inner = _item_kind(kind)
+        for index, item in enumerate(value):
+            yield from _empty(item, inner, (*location, index))
+    if not isinstance(value, dict):
+        return
+    if kind is StepBase:
+        kind = STEP_CLASSES.get(str(value.get("type")))
+    for key, child in value.items():
+        inner = _field_kind(kind, key) if _is_model(kind) else _item_kind(kind)
+        if child is None and inner is not None and inner is not JsonValue:
+            yield (*location, key)
+        else:
+            yield from _empty(child, inner, (*location, key))
+
+
+def _bare(kind: Any) -> Any:
+    """A type without what annotates it and without `None`; StepBase for the union of all steps."""
+    while True:
+        if hasattr(kind, "__metadata__"):
+            kind = get_args(kind)[0]
+            continue
+        members = [member for member in get_args(kind) if member is not type(None)]
+        if get_origin(kind) not in (Union, UnionType):
+            return kind
+        if len(members) > 1:
+            return StepBase if all(_is_model(member) for member in members) else kind
+        kind = members[0]
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+@cache
+def _fields(model: type[BaseModel]) -> dict[str, Any]:
+    return {field.alias or name: _bare(field.annotation) for name, field in model.model_fields.items()}
+
+
+def _field_kind(model: type[BaseModel], key: object) -> Any:
+    return _fields(model).get(str(key))
+
+
+def _item_kind(kind: Any) -> Any:
+    """What a list has as items, a mapping as values; None for anything else."""
+    arguments = get_args(kind)
+    if not arguments or get_origin(kind) not in (list, tuple, dict):
+        return None
+    return _bare(arguments[-1 if get_origin(kind) is dict else 0])
+
+
+# What is left of a broken definition when all that is wrong is taken out, so that the rest can be checked too.
+
+
+# In the place of a wrong step stands one that does nothing, so that all others keep their places.
+_NOTHING = {"type": "user_message", "message": "nothing"}
+_ROUNDS = 50  # each takes out all that is wrong as far as it is known; what stands around that may be wrong then
+_WORD = re.compile(r"[A-Za-z_$][\w$]*")
+
+
+class AllWords:
+    """Contains every word: nobody knows what was lost."""
+
+    def __contains__(self, word: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidPart:
+    """A part that was taken out: where it stood, and whether it is itself what a problem tells of."""
+
+    location: Location
+    value: Any
+    is_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ValidPart:
+    """A workflow of all that is right in a file. `lost`: words of the rest, which may have brought names."""
+
+    workflow: Workflow
+    lost: Container[str]
+    out: tuple[InvalidPart, ...]
+
+
+def valid_part(document: Document) -> ValidPart | None:
+    """What is right in the file; None where that is not enough for a workflow."""
+    where = prefix(document.value)
+    value = json_only(document.value[where[0]] if where else document.value)
+    if not isinstance(value, dict):
+        return None
+    value = deepcopy(value)
+    out: list[InvalidPart] = []
+    for _ in range(_ROUNDS):
+        try:
+            workflow = numbered(Workflow.model_validate(value))
+        except ValidationError as error:
+            # From the back, so that what is taken out of a list or mapping does not hide what else is wrong in it.
+            for detail in reversed(error.errors(include_url=False)):
+                out += _remove(value, model_at(detail["loc"])[0], unknown=detail["type"] == "extra_forbidden")
+        else:
+            lost = frozenset(_WORD.findall(document.shadowed)).union(*(_words(part) for part in out))
+            return ValidPart(workflow, lost, tuple(out))
+    return None
+
+
+def _words(part: InvalidPart) -> list[str]:
+    return _WORD.findall(f"{part.location[-1:]} {part.value!r}")
+
+
+def _remove(top: dict[str, Any], location: Location, *, unknown: bool) -> list[InvalidPart]:
+    """Take out the value at the place; where it is a step, or lacks something, the innermost step or key around."""
+    holders: list[tuple[Any, int | str]] = []
+    value: Any = top
+    for part in location:
+        is_there = part in value if isinstance(value, dict) else isinstance(value, list) and part in range(len(value))
+        if not is_there:
+            break
+        holders.append((value, part))
+        value = value[part]
+    is_whole = len(holders) == len(location)
+    while holders:
+        holder, part = holders[-1]
+        place = location[: len(holders)]
+        if isinstance(holder, dict):
+            return [InvalidPart(place, holder.pop(part), is_whole and not unknown)]
+        if place[-2] in STEP_LISTS:
+            before, holder[int(part)] = holder[int(part)], _substitute(holder[int(part)])
+            inner = holder[int(part)]
+            lost = {k: v for k, v in before.items() if k not in inner} if isinstance(before, dict) else before
+            return [InvalidPart(place, lost, is_told=False)]
+        holders.pop()  # an item of another list: without it the others would have other places
+    top["steps"] = [dict(_NOTHING)]
+    return []
+
+
+def _substitute(step: object) -> dict[str, Any]:
+    """A step that does nothing, around the same steps."""
+    lists = STEP_LISTS
+    inner = {key: value for key, value in step.items() if key in lists} if isinstance(step, dict) else {}
+    inner = {key: value for key, value in inner.items() if isinstance(value, list)}
+    for key in inner.keys() & {"body", "steps"}:
+        return {"type": "foreach", "items": [], key: inner[key]}
+    if inner.keys() & {"then", "else"}:
+        branches = {key: value for key, value in inner.items() if key in ("then", "else")}
+        return {"type": "conditional", "condition": True, "then": [], **branches}
+    return dict(_NOTHING)

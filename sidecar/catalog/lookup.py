@@ -12,6 +12,7 @@ from sidecar.errors import NotFound, SidecarError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+
 Source = Literal["project", "global", "builtin"]
 _SUFFIXES = (".yaml", ".yml")
 _SOURCES: dict[str, Source] = {
@@ -25,7 +26,7 @@ _MOST_NAMES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CatalogEntry:
     """Where a definition stands: its source, and its file unless it is built in."""
 
     name: str
@@ -41,20 +42,20 @@ def source_named(text: str) -> Source:
     return found
 
 
-def search(where: Iterable[tuple[Source, str]], suffixes: Sequence[str] = _SUFFIXES) -> dict[str, Place]:
+def search(where: Iterable[tuple[Source, str]], suffixes: Sequence[str] = _SUFFIXES) -> dict[str, CatalogEntry]:
     """Every name with the place that wins it, sorted."""
-    found: dict[str, Place] = {}
+    found: dict[str, CatalogEntry] = {}
     for source, directory in where:
         for name, path in _files(directory, suffixes).items():
-            found.setdefault(name, Place(name, source, path))
+            found.setdefault(name, CatalogEntry(name, source, path))
     return dict(sorted(found.items()))
 
 
-def places(root: str, directory: str, builtin: Iterable[str]) -> dict[str, Place]:
+def places(root: str, directory: str, builtin: Iterable[str]) -> dict[str, CatalogEntry]:
     """Every name with the place that wins it, sorted; `directory` is the one below `.swissarmyhammer/`."""
     found = search(directories(root, directory))
     for name in builtin:
-        found.setdefault(name, Place(name, "builtin", None))
+        found.setdefault(name, CatalogEntry(name, "builtin", None))
     return dict(sorted(found.items()))
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sidecar.catalog import lookup, naming, yaml_format
-from sidecar.catalog.json_values import not_json
-from sidecar.catalog.yaml_format import Document
+from sidecar.catalog.yaml_format import Document, not_json
 from sidecar.errors import DefinitionError, Problem
 from sidecar.model.parameters import Parameter, unknown
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from sidecar.catalog.lookup import Place, Source
+    from sidecar.catalog.lookup import CatalogEntry, Source
+
 
 _KIND = "prompts"
 _SUFFIXES = naming.SUFFIXES["prompts"]
@@ -51,7 +51,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class PromptListing:
     """Every prompt there is, and what is wrong with the files that define none."""
 
     prompts: tuple[Prompt, ...]
@@ -67,7 +67,7 @@ def find(root: str, name: str) -> Prompt:
     return _prompt(known[name])
 
 
-def listing(root: str) -> Listing:
+def listing(root: str) -> PromptListing:
     """All prompts of a project, by name. A broken file hides no other."""
     prompts: list[Prompt] = []
     problems: list[str] = []
@@ -76,7 +76,7 @@ def listing(root: str) -> Listing:
             prompts.append(_prompt(place))
         except DefinitionError as error:
             problems.extend(error.problems)
-    return Listing(tuple(prompts), tuple(problems))
+    return PromptListing(tuple(prompts), tuple(problems))
 
 
 def builtin_directory() -> str:
@@ -88,7 +88,7 @@ def _directories(root: str) -> list[tuple[Source, str]]:
     return [*naming.directories(root, _KIND), ("builtin", builtin_directory())]
 
 
-def _prompt(place: Place) -> Prompt:
+def _prompt(place: CatalogEntry) -> Prompt:
     assert place.path is not None  # prompts are files, the built-in ones too
     front, body, first_line = _parts(yaml_format.text_of(place.path), place.path)
     used = list(dict.fromkeys(match.group(1) for match in _PLAIN_NAME.finditer(body)))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
-from sidecar.catalog import positions, yaml_compose
-from sidecar.catalog.yaml_compose import MAX_VALUES
 from sidecar.errors import DefinitionError, Problem
 
 if TYPE_CHECKING:
-    from sidecar.catalog.positions import Location, Place
+    from collections.abc import Iterator, Mapping
 
     _Twice = tuple[yaml.Node, yaml.Node, int]  # a key, the value that it takes the place of, the line of the first
+
+Location: TypeAlias = tuple[int | str, ...]  # of an entry in a file: its keys and indices from the top
+Place: TypeAlias = tuple[int, int]  # line and column, both from 1
 
 MAX_BYTES = 1024 * 1024
 # What PyYAML's constructor raises for `!!bool x`, `!!int ''`, `!!timestamp x`, or a number of thousands of digits.
@@ -45,18 +48,18 @@ class Document:
     def place(self, location: Location) -> Place:
         """Line and column of an entry, that is of its key or its list item; of the nearest thing around it, where the
         file does not have it."""
-        return positions.entry(self.root, location)
+        return _entry_place(self.root, location)
 
     def value_place(self, location: Location) -> Place:
         """Line and column at which the value itself begins: behind its key, behind an opening quote."""
-        return positions.value(self.root, self.text, location)
+        return _value_place(self.root, self.text, location)
 
     def inside(self, location: Location, line: int, column: int) -> Place:
         """Where a line and column inside a text (both from 1) stand in the file.
 
         Exact in a block (`|`), in a plain text and in quotes on one line; elsewhere the place where the text begins.
         """
-        return positions.inside(self.root, self.text, location, line, column)
+        return _place_inside(self.root, self.text, location, line, column)
 
 
 def load(path: str) -> Document:
@@ -87,12 +90,12 @@ def _without_problems(document: Document) -> Document:
 
 def _parse(text: str, path: str) -> Document:
     try:
-        yaml_compose.count(text)
-    except yaml_compose.TooMany as error:
+        _check_count(text)
+    except TooMany as error:
         raise _at_mark(error, path) from None
-    if yaml_compose.is_fast(text):
+    if is_fast(text):
         try:
-            return _document(yaml_compose.FastLoader(text), text, path)
+            return _document(FastLoader(text), text, path)
         except (yaml.YAMLError, RecursionError, *_MISFITS):
             pass  # the other scanner has the last word, so that a file has the same errors on every machine
     return _parse_pure(text, path)
@@ -101,7 +104,7 @@ def _parse(text: str, path: str) -> Document:
 def _parse_pure(text: str, path: str) -> Document:
     text = text.removeprefix("\ufeff")  # editors on Windows put a byte-order mark there
     try:
-        return _document(yaml_compose.PureLoader(text), text, path)
+        return _document(PureLoader(text), text, path)
     except yaml.MarkedYAMLError as error:
         raise _at_mark(error, path) from None
     except yaml.reader.ReaderError as error:
@@ -119,13 +122,12 @@ def _parse_pure(text: str, path: str) -> Document:
 
 
 def _document(loader: Any, text: str, path: str) -> Document:
-    root = yaml_compose.compose(loader)
+    root = _compose(loader)
     twice: list[_Twice] = []
     _check(root, path, twice)
     value = None if root is None else loader.construct_document(root)
     problems = [
-        Problem.at(path, positions.start(key), f"{key.value!r} is there twice, first on line {line}")
-        for key, _, line in twice
+        Problem.at(path, _start(key), f"{key.value!r} is there twice, first on line {line}") for key, _, line in twice
     ]
     lines = text.split("\n")
     shadowed = [lines[node.start_mark.line : node.end_mark.line + 1] for _, node, _ in twice]
@@ -173,7 +175,7 @@ def _size(
     if id(node) in known:
         size = known[id(node)]
         if size is None:  # still being counted: it contains itself
-            problems.append(Problem.at(path, positions.start(node), "an alias that contains itself"))
+            problems.append(Problem.at(path, _start(node), "an alias that contains itself"))
         return size or 0
     known[id(node)] = None
     children: list[yaml.Node] = []
@@ -197,7 +199,7 @@ def _duplicates(node: yaml.MappingNode) -> list[_Twice]:
             identity = (key.tag, key.value)
             if identity in first_lines:
                 found.append((key, last[identity], first_lines[identity]))
-            first_lines.setdefault(identity, positions.start(key)[0])
+            first_lines.setdefault(identity, _start(key)[0])
             last[identity] = value
     return found
 
@@ -213,3 +215,302 @@ def _reason(error: yaml.MarkedYAMLError) -> str:
         return "a tab cannot indent in YAML: write spaces"
     parts = [part for part in (error.context, error.problem) if part]
     return " ".join(", ".join(parts).split()) or "not YAML"
+
+
+MAX_DEPTH = 100
+# What a file may have, and what it may come to when its aliases are written out: a few lines of aliases to aliases
+# stand for billions.
+MAX_VALUES = 100_000
+FAST = bool(getattr(yaml, "__with_libyaml__", False))
+_STARTS = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
+_VALUES = (yaml.ScalarEvent, yaml.AliasEvent, *_STARTS)
+_ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
+# Where libyaml reads a text otherwise than the pure scanner, or reads what that refuses.
+_QUIRKS = re.compile(r"[\t\ufeff]|[|>][-+0-9]*#")
+
+
+class PureLoader(yaml.SafeLoader):
+    """Safe, and without the two surprises of YAML 1.1: `1:30` as ninety, and dates, which are no JSON."""
+
+
+def _without_surprises(resolvers: Mapping[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
+    dropped = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
+    return {first: [entry for entry in entries if entry[0] not in dropped] for first, entries in resolvers.items()}
+
+
+PureLoader.yaml_implicit_resolvers = _without_surprises(yaml.SafeLoader.yaml_implicit_resolvers)
+PureLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+PureLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan)$", re.IGNORECASE
+    ),
+    list("-+0123456789."),
+)
+
+if FAST:
+
+    class FastLoader(yaml.CSafeLoader):
+        """The same language, scanned by libyaml, which is about eight times as fast."""
+
+    FastLoader.yaml_implicit_resolvers = PureLoader.yaml_implicit_resolvers
+
+
+def is_fast(text: str) -> bool:
+    """Whether libyaml is there, and sees in the text what the pure scanner sees."""
+    return FAST and not _QUIRKS.search(text)
+
+
+class TooDeep(yaml.MarkedYAMLError):
+    """The file nests deeper than a definition has any use for."""
+
+
+class TooMany(yaml.MarkedYAMLError):
+    """The file has more values than a definition has any use for."""
+
+
+class ScannersDiffer(yaml.YAMLError):
+    """The two scanners differ here, and the pure one is to be asked."""
+
+
+def _compose(loader: Any) -> yaml.Node | None:
+    """The one document of a stream as nodes; None where the stream is empty."""
+    loader.get_event()  # the stream's start
+    if loader.check_event(yaml.StreamEndEvent):
+        return None
+    loader.get_event()  # the document's start
+    root = _node(loader)
+    loader.get_event()  # the document's end
+    if not loader.check_event(yaml.StreamEndEvent):
+        mark = loader.get_event().start_mark
+        raise yaml.composer.ComposerError("expected a single document", None, "but found another document", mark)
+    return root
+
+
+def _check_count(text: str) -> None:
+    """TooMany, for a text that has too many values. libyaml is asked, whatever it may read otherwise: the pure scanner
+    takes ten seconds for as many."""
+    if not FAST or len(text) < 2 * MAX_VALUES:  # a value, and what parts it from the next
+        return
+    loader: Any = FastLoader(text)
+    values = depth = 0
+    try:
+        while depth <= MAX_DEPTH and loader.check_event():  # what is too deep is refused for that
+            event = loader.get_event()
+            values += type(event) in _VALUES
+            depth += (type(event) in _STARTS) - (type(event) in _ENDS)
+            if values > MAX_VALUES:
+                raise _too_many(event)
+    except yaml.YAMLError as error:
+        if isinstance(error, TooMany):
+            raise
+
+
+def _too_many(event: Any) -> TooMany:
+    """The error for the event that is one too many."""
+    return TooMany(None, None, f"more than {MAX_VALUES} values", event.start_mark)
+
+
+def _node(loader: Any) -> yaml.Node:
+    anchors: dict[str, yaml.Node] = {}
+    open_nodes: list[yaml.CollectionNode] = []
+    keys: list[yaml.Node | None] = []  # for each open mapping: the key that waits for its value
+    values = 0
+    while True:
+        event = loader.get_event()
+        if type(event) in _ENDS:
+            keys.pop()
+            node: yaml.Node = open_nodes.pop()
+            node.end_mark = event.end_mark
+        else:
+            values += 1
+            if values > MAX_VALUES:  # here, and not when all of them are in memory
+                raise _too_many(event)
+            node = _new_node(loader, event, anchors)
+            if type(node) is yaml.ScalarNode and not node.style and "?" in node.value:
+                _refuse_question_mark(loader, open_nodes)
+            if type(event) in _STARTS:
+                if len(open_nodes) >= MAX_DEPTH:
+                    raise TooDeep(None, None, f"nested more than {MAX_DEPTH} deep", event.start_mark)
+                assert isinstance(node, yaml.CollectionNode)
+                open_nodes.append(node)
+                keys.append(None)
+                continue
+        if not open_nodes:
+            return node
+        parent = open_nodes[-1]
+        if type(parent) is yaml.SequenceNode:
+            parent.value.append(node)
+        elif keys[-1] is None:
+            keys[-1] = node
+        else:
+            parent.value.append((keys[-1], node))
+            keys[-1] = None
+
+
+def _refuse_question_mark(loader: Any, open_nodes: list[yaml.CollectionNode]) -> None:
+    """`[why?]` is a text to libyaml and an error to the pure scanner."""
+    if open_nodes and open_nodes[-1].flow_style and not _is_pure(loader):
+        raise ScannersDiffer
+
+
+def _new_node(loader: Any, event: Any, anchors: dict[str, yaml.Node]) -> yaml.Node:
+    """The node that an event begins. It is known by its anchor at once, so that one that contains itself is seen."""
+    start, end = event.start_mark, event.end_mark
+    if type(event) is yaml.AliasEvent:
+        if event.anchor not in anchors:
+            raise yaml.composer.ComposerError(None, None, f"found undefined alias {event.anchor!r}", start)
+        return anchors[event.anchor]
+    node: yaml.Node
+    if type(event) is yaml.ScalarEvent:
+        tag = _tag(loader, event, yaml.ScalarNode, event.value)
+        node = yaml.ScalarNode(tag, event.value, start, end, style=event.style)
+    else:
+        kind = yaml.SequenceNode if type(event) is yaml.SequenceStartEvent else yaml.MappingNode
+        tag = _tag(loader, event, kind, None)
+        node = kind(tag, [], start, end, flow_style=event.flow_style)
+    if event.anchor is not None:
+        anchors[event.anchor] = node
+    return node
+
+
+def _tag(loader: Any, event: Any, kind: type[yaml.Node], value: str | None) -> str:
+    if event.tag is not None and not _is_pure(loader):
+        raise ScannersDiffer
+    return str(loader.resolve(kind, value, event.implicit) if event.tag in (None, "!") else event.tag)
+
+
+def _is_pure(loader: object) -> bool:
+    return isinstance(loader, PureLoader)
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+def _entry_place(root: yaml.Node | None, location: Location) -> Place:
+    """Where an entry begins: its key, or its list item; the nearest thing around it, where there is no such entry."""
+    node, place = root, (1, 1)
+    for part in location:
+        found = _child(node, part)
+        if found is None:
+            break
+        place, node = _start(found[0]), found[1]
+    return place
+
+
+def _value_place(root: yaml.Node | None, text: str, location: Location) -> Place:
+    """Where the value itself begins; the place of the nearest entry around it, where there is none."""
+    node = _node_at(root, location)
+    if node is None:
+        return _entry_place(root, location)
+    line, column = _start(node)
+    if not isinstance(node, yaml.ScalarNode) or not node.style:
+        return line, column
+    return (line, column + 1) if node.style in "'\"" else (line + 1, _indent(node, text) + 1)
+
+
+def _place_inside(root: yaml.Node | None, text: str, location: Location, line: int, column: int) -> Place:
+    """Where a line and column of a text's value stand in the file, as exactly as its style lets us know."""
+    node = _node_at(root, location)
+    first_line, first_column = _value_place(root, text, location)
+    if not isinstance(node, yaml.ScalarNode):
+        return first_line, first_column
+    if node.style == "|":
+        return first_line + line - 1, first_column + column - 1
+    one_line = node.start_mark.line == node.end_mark.line
+    width = node.end_mark.column - node.start_mark.column - (2 if node.style else 0)
+    # A width other than the value's own: there are escapes, and what stands where only the scanner knew.
+    if node.style != ">" and one_line and width == len(node.value):
+        return first_line, first_column + column - 1
+    return first_line, first_column
+
+
+def _node_at(root: yaml.Node | None, location: Location) -> yaml.Node | None:
+    node = root
+    for part in location:
+        found = _child(node, part)
+        if found is None:
+            return None
+        node = found[1]
+    return node
+
+
+def _child(node: yaml.Node | None, part: int | str) -> tuple[yaml.Node, yaml.Node] | None:
+    """Where the entry begins, and its value. The constructor has put what `<<` merges in front: the last one holds."""
+    if isinstance(node, yaml.MappingNode):
+        for key, child in reversed(node.value):
+            if isinstance(key, yaml.ScalarNode) and key.value == str(part) and key.tag != _MERGE:
+                return key, child
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and 0 <= part < len(node.value):
+        return node.value[part], node.value[part]
+    return None
+
+
+def _start(node: yaml.Node) -> Place:
+    """Where a node begins."""
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _indent(node: yaml.ScalarNode, text: str) -> int:
+    """How far a block is indented: what the first line with anything on it has more in the file than in the value."""
+    in_value = next((line for line in node.value.split("\n") if line.strip(" ")), "")
+    in_file = next((line for line in text.split("\n")[node.start_mark.line + 1 :] if line.strip(" \r")), "")
+    return max(_spaces(in_file) - _spaces(in_value), 0)
+
+
+def _spaces(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def json_only(value: Any) -> Any:
+    """The value with nothing in the place of what JSON cannot say, and without keys that are not text."""
+    if isinstance(value, dict):
+        return {
+            key: json_only(child) for key, child in value.items() if isinstance(key, str) and not _scalar_problem(key)
+        }
+    if isinstance(value, list):
+        return [json_only(item) for item in value]
+    return None if _scalar_problem(value) else value
+
+
+def not_json(document: Document) -> Iterator[tuple[Location, str]]:
+    """Every value of a document that no JSON text stands for, and what is wrong with it."""
+    yield from _not_json(document.value, ())
+
+
+def _not_json(value: object, location: Location) -> Iterator[tuple[Location, str]]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if isinstance(key, str) and not _scalar_problem(key):
+                yield from _not_json(child, (*location, key))
+            else:  # `yes:`, `on:`, `1:`: YAML reads them as something else
+                yield location, f"the key {key!r} is not text; put it in quotes"
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _not_json(item, (*location, index))
+    else:
+        message = _scalar_problem(value)
+        if message:
+            yield location, message
+
+
+def _scalar_problem(value: object) -> str | None:
+    if isinstance(value, str):
+        return None if _is_encodable(value) else "half of a surrogate pair is no character"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value} is not a number that JSON has"
+    if value is None or isinstance(value, int):
+        return None
+    return f"a value of YAML's type {type(value).__name__} cannot be used here"
+
+
+def _is_encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

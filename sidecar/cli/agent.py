@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.cli import family, launching
 
 if TYPE_CHECKING:
-    from sidecar.catalog.agents import Agent
+    from sidecar.catalog.agents import CatalogAgent
 
 OK = 0
 _HELP = """\
@@ -44,8 +44,8 @@ def _list(arguments: list[str], project: str | None) -> int:
     return listed.catalog("agent", arguments, project, found, _row)
 
 
-def _row(agent: Agent) -> dict[str, Any]:
-    from sidecar.catalog import headings  # noqa: PLC0415
+def _row(agent: CatalogAgent) -> dict[str, Any]:
+    from sidecar.catalog import listing  # noqa: PLC0415
 
     definition = agent.definition
     return {
@@ -53,7 +53,7 @@ def _row(agent: Agent) -> dict[str, Any]:
         "description": definition.description,
         "source": agent.source,
         "adapter": definition.adapter,
-        "parameters": [headings.described(one) for one in definition.declared],
+        "parameters": [listing.described(one) for one in definition.declared],
         "path": agent.path,
     }
 

@@ -12,7 +12,7 @@ from sidecar.cli.executing import CODES, unused
 from sidecar.cli.run_named import journal_with
 from sidecar.display.cells import clean
 from sidecar.errors import REPORTED, SidecarError
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.service import handing_over, looking
 from sidecar.store.journal import OPEN, Journal
 

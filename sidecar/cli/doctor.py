@@ -14,7 +14,7 @@ from sidecar import layout
 from sidecar.text import printable
 
 if TYPE_CHECKING:
-    from sidecar.model.finding import Finding
+    from sidecar.service.finding import DoctorFinding
 
 OK, PROBLEMS = 0, 1
 _MARKS = {"ok": " ", "note": "-", "problem": "!"}
@@ -44,7 +44,7 @@ def main(arguments: list[str], project: str | None) -> int:
     return PROBLEMS if problems else OK
 
 
-def _print(found: list[Finding]) -> None:
+def _print(found: list[DoctorFinding]) -> None:
     topic = ""
     for finding in found:
         label = "" if finding.topic == topic else finding.topic

@@ -8,7 +8,7 @@ from sidecar.service import as_json
 from sidecar.service.looking import moment
 
 if TYPE_CHECKING:
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
     from sidecar.store.journal import Event
 
 _INSIDE = frozenset({"thread", "outcome", "boot"})  # what a resume needs, and nobody else understands

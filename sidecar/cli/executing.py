@@ -22,8 +22,8 @@ from sidecar.engine.owner import Owner
 from sidecar.engine.replay import load
 from sidecar.errors import SidecarError, UnwrappedErrors
 from sidecar.mcp_server import doors
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.notify.observing import observing
 from sidecar.notify.telling import telling
 from sidecar.service import as_json, keeping, last_turn, looking
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup, TaskStatus
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.display.live import Panel
     from sidecar.engine.server_driven import ServerDriven
     from sidecar.engine.steps.context import AskablePerson

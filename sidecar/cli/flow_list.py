@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from sidecar import layout
-from sidecar.catalog import headings
+from sidecar.catalog import listing
 from sidecar.cli import listed
 
 
 def main(arguments: list[str], project: str | None) -> int:
     """List; a list that was made before is made again without reading a single workflow."""
     options = listed.parser("flow", "workflows").parse_args(arguments)
-    rows, problems = headings.rows(layout.find_root(project, os.environ), options.source)
+    rows, problems = listing.rows(layout.find_root(project, os.environ), options.source)
     return listed.tell("workflows", rows, problems, options)

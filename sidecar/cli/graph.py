@@ -22,10 +22,10 @@ def main(arguments: list[str], project: str | None) -> int:
     )
     options = parser.parse_args(arguments)
     from sidecar.analysis import drawing  # noqa: PLC0415 - pydantic and yaml, only for those who need them
-    from sidecar.engine import named  # noqa: PLC0415
+    from sidecar.catalog import workflows  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
-    definition = named.Named(root, options.workflow).load()
+    definition = workflows.NamedWorkflow(root, options.workflow).load()
     chosen = options.format or ("ascii" if sys.stdout.isatty() else "mermaid")
     print(drawing.FORMATS[chosen](drawing.picture(definition)), end="")
     return 0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.catalog.agents import Agent
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.agents import CatalogAgent
+    from sidecar.catalog.workflows import Definition
     from sidecar.service.project import Project
     from sidecar.service.starting import Prepared
     from sidecar.state.script import Script
@@ -63,7 +63,7 @@ def launch(
     command: str,
     check: Callable[[Script], object] = lambda _: None,
     *,
-    agent: Agent | None = None,
+    agent: CatalogAgent | None = None,
 ) -> int:
     """Run it as the options say; the exit code.
 
@@ -84,7 +84,7 @@ def _prepared(
     command: str,
     check: Callable[[Script], object],
     *,
-    agent: Agent | None,
+    agent: CatalogAgent | None,
 ) -> Prepared:
     """The definition, checked, with its inputs; what is wrong with these is told with the usage."""
     from sidecar.cli import asking, run_options  # noqa: PLC0415

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from sidecar.catalog import headings
+from sidecar.catalog import listing
 from sidecar.cli import listed, run_options
 from sidecar.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.catalog.agents import Agent
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.agents import CatalogAgent
     from sidecar.catalog.prompts import Prompt
+    from sidecar.catalog.workflows import Definition
     from sidecar.model.parameters import Parameter
 
 _EXAMPLES = {"string": "VALUE", "number": "2.5", "integer": "3", "boolean": "true", "array": "'[]'", "object": "'{}'"}
@@ -32,7 +32,7 @@ def of_workflow(definition: Definition) -> list[str]:
     return _lines(f"flow run {definition.name}", workflow.description, workflow.parameters, steps, place)
 
 
-def of_agent(agent: Agent) -> list[str]:
+def of_agent(agent: CatalogAgent) -> list[str]:
     """With the adapter that speaks its language."""
     definition = agent.definition
     place = f"It is {agent.source}" + (f": {agent.path}" if agent.path else "")
@@ -54,7 +54,7 @@ def _lines(command: str, description: str, parameters: Sequence[Parameter], more
         told += ["", one_line(description, 1000)]
     if parameters:
         told += ["", "parameters:"]
-        told += [f"  {one_line(listed.parameter_line(headings.described(one)), 300)}" for one in parameters]
+        told += [f"  {one_line(listed.parameter_line(listing.described(one)), 300)}" for one in parameters]
     example = " ".join([full, *(_example(one) for one in parameters if run_options.is_positional(one))])
     told += [*more, "", f"example: {example}", "", place]
     noun, verb, _ = command.split(" ", 2)

@@ -49,14 +49,14 @@ def _list(arguments: list[str], project: str | None) -> int:
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
-    from sidecar.catalog import headings  # noqa: PLC0415
+    from sidecar.catalog import listing  # noqa: PLC0415
 
     return {
         "name": prompt.name,
         "title": prompt.title,
         "description": prompt.description,
         "source": prompt.source,
-        "parameters": [headings.described(one) for one in prompt.parameters],
+        "parameters": [listing.described(one) for one in prompt.parameters],
         "path": prompt.loaded_from,
     }
 
@@ -73,8 +73,7 @@ def _show(arguments: list[str], project: str | None) -> int:
     from sidecar.catalog import prompts  # noqa: PLC0415
     from sidecar.cli import run_options  # noqa: PLC0415
     from sidecar.errors import InputError  # noqa: PLC0415
-    from sidecar.model.parameters import bind  # noqa: PLC0415
-    from sidecar.model.template import render  # noqa: PLC0415
+    from sidecar.model.parameters import bind, render_template  # noqa: PLC0415
 
     prompt = prompts.find(layout.find_root(project, os.environ), options.name)
     try:
@@ -85,7 +84,7 @@ def _show(arguments: list[str], project: str | None) -> int:
             print(f"sidecar: shown as it is written: {told} not given", file=sys.stderr)
             text = prompt.body
         else:
-            text = render(prompt.body, bind(prompt.parameters, given, f"prompt {prompt.name!r}"))
+            text = render_template(prompt.body, bind(prompt.parameters, given, f"prompt {prompt.name!r}"))
     except InputError as error:
         raise run_options.with_usage(error, f"sidecar prompt show {prompt.name}", prompt.parameters) from None
     print(text, end="" if text.endswith("\n") else "\n")

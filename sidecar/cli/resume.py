@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sidecar.errors import DefinitionError, InputError, NotFound
 
 if TYPE_CHECKING:
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.service.project import Project
     from sidecar.store.db import Database
     from sidecar.store.journal import Journal, StoredRun

@@ -23,7 +23,7 @@ def main(arguments: list[str], project: str | None) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args(arguments)
-    from sidecar.model import schema  # noqa: PLC0415 - pydantic, only for those who need it
+    from sidecar.model import workflow  # noqa: PLC0415 - pydantic, only for those who need it
 
-    print(json.dumps(schema.json_schema(), indent=2, ensure_ascii=False))
+    print(json.dumps(workflow.json_schema(), indent=2, ensure_ascii=False))
     return 0

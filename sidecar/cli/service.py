@@ -17,7 +17,7 @@ from sidecar.errors import ConfigError, SidecarError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sidecar.service.units import Command, Definition
+    from sidecar.service.units import Command, ServiceUnit
 
 OK, FAILED = 0, 2
 _LINGER = "/var/lib/systemd/linger"
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 # --- what is meant
 
 
-def _service(root: str, options: argparse.Namespace) -> Definition:
+def _service(root: str, options: argparse.Namespace) -> ServiceUnit:
     """The service that was named, or the one that is there, or the one that this person would install."""
     if not options.user and not options.system:
         options.system = os.geteuid() == 0 or options.run_as is not None
@@ -86,7 +86,7 @@ def _service(root: str, options: argparse.Namespace) -> Definition:
     return _definition(root, system=options.system, run_as=options.run_as)
 
 
-def _definition(root: str, *, system: bool, run_as: str | None = None) -> Definition:
+def _definition(root: str, *, system: bool, run_as: str | None = None) -> ServiceUnit:
     """The project's service. One of the system's runs as whoever was named, now or when it was installed, else as the
     project's owner."""
     if not system:
@@ -116,7 +116,7 @@ def _kept_in(root: str) -> str:
     return state if os.path.isdir(state) else root
 
 
-def _made(root: str, person: pwd.struct_passwd, *, system: bool) -> Definition:
+def _made(root: str, person: pwd.struct_passwd, *, system: bool) -> ServiceUnit:
     from sidecar.service import units  # noqa: PLC0415
 
     home = person.pw_dir if system else os.path.expanduser("~")
@@ -174,7 +174,7 @@ def _template(name: str) -> str:
 # --- what is done
 
 
-def _warn_of_root(root: str, service: Definition, person: str | None) -> None:
+def _warn_of_root(root: str, service: ServiceUnit, person: str | None) -> None:
     """`person`: who asked for it through sudo."""
     if service.user != "root":
         return
@@ -195,7 +195,7 @@ def _refuse_stranger(root: str, name: str) -> None:
         raise SidecarError(f"{place} does not belong to {name}, who could not keep runs there: chown -R {name}: {told}")
 
 
-def _print(service: Definition) -> int:
+def _print(service: ServiceUnit) -> int:
     print(service.text, end="")
     print(f"{service.path} would have this in it; then:", file=sys.stderr)
     for command in service.start:
@@ -203,7 +203,7 @@ def _print(service: Definition) -> int:
     return OK
 
 
-def _install(service: Definition, *, system: bool) -> int:
+def _install(service: ServiceUnit, *, system: bool) -> int:
     from sidecar.cli.file_change import FileChange  # noqa: PLC0415
     from sidecar.service.units import is_untouched  # noqa: PLC0415
 
@@ -241,13 +241,13 @@ def _give(path: str, person: pwd.struct_passwd) -> None:
         os.close(file)
 
 
-def _say_uninstall(service: Definition) -> int:
+def _say_uninstall(service: ServiceUnit) -> int:
     for command in (*service.end, ("rm", service.path), *service.forget):
         print(shlex.join(command))
     return OK
 
 
-def _uninstall(service: Definition, *, system: bool) -> int:
+def _uninstall(service: ServiceUnit, *, system: bool) -> int:
     from sidecar.cli.file_change import FileChange  # noqa: PLC0415
     from sidecar.service.units import is_untouched  # noqa: PLC0415
 
@@ -275,7 +275,7 @@ def _uninstall(service: Definition, *, system: bool) -> int:
     return OK
 
 
-def _status(service: Definition) -> int:
+def _status(service: ServiceUnit) -> int:
     from sidecar.cli.file_change import FileChange  # noqa: PLC0415
     from sidecar.service.units import is_untouched  # noqa: PLC0415
 
@@ -290,12 +290,12 @@ def _status(service: Definition) -> int:
     return OK if _runs(service.status) else FAILED
 
 
-def _not_installed(service: Definition, code: int) -> int:
+def _not_installed(service: ServiceUnit, code: int) -> int:
     print(f"{service.name} is not installed; `sidecar service install` does that")
     return code
 
 
-def _reach(service: Definition, *, system: bool) -> None:
+def _reach(service: ServiceUnit, *, system: bool) -> None:
     """Before anything is changed: whether the manager can be talked to, by us."""
     if system and os.geteuid() != 0:
         raise SidecarError("only root can change services of the system: use sudo, or --user")

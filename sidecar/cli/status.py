@@ -100,7 +100,7 @@ def _all(root: str, limit: int | None) -> Callable[[], tuple[dict[str, Any], boo
 def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
     from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
     from sidecar.engine import run_log  # noqa: PLC0415
-    from sidecar.model import run as kinds  # noqa: PLC0415
+    from sidecar.model import events as kinds  # noqa: PLC0415
     from sidecar.service import looking  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
 

@@ -21,11 +21,11 @@ def main(arguments: list[str], project: str | None) -> int:
     """Look, and tell; nothing is changed and nothing runs."""
     options = _parser().parse_args(arguments)
     from sidecar.analysis import validate  # noqa: PLC0415 - pydantic, yaml and JavaScript
-    from sidecar.engine import named  # noqa: PLC0415
+    from sidecar.catalog import workflows  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
-    places = [named.Named(root, word) for word in options.workflows] or named.of_project(root)
+    places = [workflows.NamedWorkflow(root, word) for word in options.workflows] or workflows.of_project(root)
     with Script(worker=False) as script:
         found = [_near(finding) for finding in validate.check_all(root, places, script)]
     errors = sum(finding.severity == "error" for finding in found)

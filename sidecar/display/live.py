@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sidecar.display.progress import Progress
     from sidecar.display.rows import Row, StyleName
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 _BEAT_S = 0.25
 _IDLE_S = 1.0  # the times in it go on also when nothing happens

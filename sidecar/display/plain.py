@@ -9,15 +9,15 @@ from sidecar.display import words
 from sidecar.display.cells import clean
 from sidecar.display.fields import message
 from sidecar.display.speech import doing, printed, said
-from sidecar.model import run
+from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 # Told also to those who want to hear nothing: without an answer the run does not go on.
-_NEEDS_A_PERSON = frozenset({run.QUESTION, run.GATE})
+_NEEDS_A_PERSON = frozenset({kinds.QUESTION, kinds.GATE})
 # Steps that only lead to others, or change nothing but the state.
 _SILENT = frozenset({"state_update", "conditional", "while", "foreach", "break", "continue", "user_message", "exit"})
 _PARALLEL = "parallel_foreach"
@@ -205,25 +205,25 @@ def _step(data: dict[str, Any]) -> str:
 
 
 _TELLERS: dict[str, Callable[[PlainLines, RunEvent], list[str]]] = {
-    run.RUN_STARTED: PlainLines._started,
-    run.RUN_RESUMED: PlainLines._resumed,
-    run.RUN_ENDED: PlainLines._ended,
-    run.STEP_STARTED: PlainLines._step_started,
-    run.STEP_COMPLETED: PlainLines._step_completed,
-    run.STEP_FAILED: PlainLines._step_failed,
-    run.ITERATION: PlainLines._iteration,
-    run.TASK_STARTED: PlainLines._task_started,
-    run.TASK_ENDED: PlainLines._task_ended,
-    run.AGENT_STARTED: PlainLines._agent_started,
-    run.AGENT_ENDED: PlainLines._agent_ended,
-    run.USAGE: PlainLines._spent,
-    run.WORKFLOW_RETRIED: PlainLines._retried,
-    run.AGENT_OUTPUT: PlainLines._said,
-    run.ACTIVITY: PlainLines._activity,
-    run.MESSAGE: PlainLines._message,
-    run.WARNING: PlainLines._warning,
-    run.QUESTION: PlainLines._question,
-    run.GATE: PlainLines._gate,
-    run.REDIRECTED: PlainLines._redirected,
-    run.SIGNAL: PlainLines._signal,
+    kinds.RUN_STARTED: PlainLines._started,
+    kinds.RUN_RESUMED: PlainLines._resumed,
+    kinds.RUN_ENDED: PlainLines._ended,
+    kinds.STEP_STARTED: PlainLines._step_started,
+    kinds.STEP_COMPLETED: PlainLines._step_completed,
+    kinds.STEP_FAILED: PlainLines._step_failed,
+    kinds.ITERATION: PlainLines._iteration,
+    kinds.TASK_STARTED: PlainLines._task_started,
+    kinds.TASK_ENDED: PlainLines._task_ended,
+    kinds.AGENT_STARTED: PlainLines._agent_started,
+    kinds.AGENT_ENDED: PlainLines._agent_ended,
+    kinds.USAGE: PlainLines._spent,
+    kinds.WORKFLOW_RETRIED: PlainLines._retried,
+    kinds.AGENT_OUTPUT: PlainLines._said,
+    kinds.ACTIVITY: PlainLines._activity,
+    kinds.MESSAGE: PlainLines._message,
+    kinds.WARNING: PlainLines._warning,
+    kinds.QUESTION: PlainLines._question,
+    kinds.GATE: PlainLines._gate,
+    kinds.REDIRECTED: PlainLines._redirected,
+    kinds.SIGNAL: PlainLines._signal,
 }

@@ -9,15 +9,15 @@ from sidecar.display.crew import Crew
 from sidecar.display.fields import count, message, text
 from sidecar.display.iterations import Iterations, outermost
 from sidecar.display.tasks import Tasks
-from sidecar.model import run
+from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.model.run import RunEvent, Status
+    from sidecar.model.events import RunEvent, Status
 
 _NOTES = 1000
-_STATUSES = frozenset(get_args(run.Status))
+_STATUSES = frozenset(get_args(kinds.Status))
 
 
 class Note(NamedTuple):
@@ -219,26 +219,26 @@ def _place(data: dict[str, Any]) -> str:
 
 
 _HANDLERS: dict[str, Callable[[Progress, dict[str, Any], float], None]] = {
-    run.RUN_STARTED: Progress._began,
-    run.RUN_RESUMED: Progress._began,
-    run.RUN_ENDED: Progress._ended,
-    run.STEP_STARTED: Progress._step_began,
-    run.STEP_COMPLETED: Progress._step_done,
-    run.STEP_FAILED: Progress._step_failed,
-    run.EVALUATED: Progress._evaluated,
-    run.ITERATION: Progress._iterated,
-    run.TASK_STARTED: Progress._task_began,
-    run.TASK_ENDED: Progress._task_ended,
-    run.AGENT_STARTED: lambda self, data, at: self.crew.began(data, at),
-    run.AGENT_ENDED: lambda self, data, at: self.crew.ended(data, at),
-    run.USAGE: lambda self, data, at: self.crew.spent(data, at),
-    run.WORKFLOW_RETRIED: Progress._retried,
-    run.ACTIVITY: lambda self, data, at: self.crew.acted(data, at),
-    run.AGENT_OUTPUT: lambda self, data, at: self.crew.said(data, at),
-    run.MESSAGE: Progress._told,
-    run.WARNING: Progress._warned,
-    run.QUESTION: Progress._asks,
-    run.ANSWERED: Progress._answered,
-    run.GATE: Progress._gate,
-    run.SIGNAL: Progress._signalled,
+    kinds.RUN_STARTED: Progress._began,
+    kinds.RUN_RESUMED: Progress._began,
+    kinds.RUN_ENDED: Progress._ended,
+    kinds.STEP_STARTED: Progress._step_began,
+    kinds.STEP_COMPLETED: Progress._step_done,
+    kinds.STEP_FAILED: Progress._step_failed,
+    kinds.EVALUATED: Progress._evaluated,
+    kinds.ITERATION: Progress._iterated,
+    kinds.TASK_STARTED: Progress._task_began,
+    kinds.TASK_ENDED: Progress._task_ended,
+    kinds.AGENT_STARTED: lambda self, data, at: self.crew.began(data, at),
+    kinds.AGENT_ENDED: lambda self, data, at: self.crew.ended(data, at),
+    kinds.USAGE: lambda self, data, at: self.crew.spent(data, at),
+    kinds.WORKFLOW_RETRIED: Progress._retried,
+    kinds.ACTIVITY: lambda self, data, at: self.crew.acted(data, at),
+    kinds.AGENT_OUTPUT: lambda self, data, at: self.crew.said(data, at),
+    kinds.MESSAGE: Progress._told,
+    kinds.WARNING: Progress._warned,
+    kinds.QUESTION: Progress._asks,
+    kinds.ANSWERED: Progress._answered,
+    kinds.GATE: Progress._gate,
+    kinds.SIGNAL: Progress._signalled,
 }

@@ -21,7 +21,7 @@ from sidecar.engine.replay import load, pass_boundaries
 from sidecar.engine.run import task_id as id_of_task
 from sidecar.engine.steps.agent import PROMPT_NAME, named_prompt
 from sidecar.errors import InputError, StoreError
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.signals import liveness
 from sidecar.store.db import when_free
 from sidecar.store.journal import OPEN, Steps
@@ -29,12 +29,12 @@ from sidecar.store.journal import OPEN, Steps
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.boundary import Ending
     from sidecar.engine.handout import Report
     from sidecar.engine.owner import Owner
     from sidecar.engine.run import Run, Thread
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
     Told = dict[str, Any]
     from sidecar.engine.cursor.actions import Action

@@ -12,8 +12,7 @@ from sidecar.engine.cursor.actions import LimitReached
 from sidecar.engine.cursor.position import Error
 from sidecar.engine.run import Run
 from sidecar.model.agent import EndReason
-from sidecar.model.steps import AgentStep, ApplyHints, Exit, StepBase
-from sidecar.model.steps_control import Break, Conditional, Continue, Loop
+from sidecar.model.steps import AgentStep, ApplyHints, Break, Conditional, Continue, Exit, Loop, StepBase
 from sidecar.model.workflow import RunLimits
 from sidecar.signals import liveness, trailers
 from sidecar.signals.board import Board, Request, Subject

@@ -24,13 +24,13 @@ from sidecar.engine.processes import Processes
 from sidecar.engine.run import ON_FAILURE
 from sidecar.engine.step import unforeseen
 from sidecar.errors import REPORTED, SidecarError
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.signals import files, liveness
 from sidecar.signals.board import Board
 from sidecar.signals.consume import clear_leftovers, clear_other, consume, still_to_take
 from sidecar.signals.files import Signal
-from sidecar.signals.receipts import EndedProcess
+from sidecar.signals.receipts import ReceiptProcess
 from sidecar.store.journal import OPEN, Journal, StoredRun
 
 _LOCK_WAIT_S = 0.25  # for a journal that another process has locked; a signal that cannot be applied now stays
@@ -190,7 +190,7 @@ def _consume_signals(
     executes too, before a file is removed: a file that a crash leaves is found again.
     """
     root, run_id, mask = owner.root, board.subject.run_id, owner.mask_of(board.subject.run_id)
-    processes = [cast("EndedProcess", asdict(process)) for process in executed.ended] if executed else []
+    processes = [cast("ReceiptProcess", asdict(process)) for process in executed.ended] if executed else []
     survivors = executed.survivors if executed else 0
 
     def consume_one(signal: Signal, state: Literal["applied", "refused"]) -> None:

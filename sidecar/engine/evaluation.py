@@ -20,7 +20,7 @@ from sidecar.state.world import Returns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sidecar.model.updates import Update
+    from sidecar.model.steps import Update
     from sidecar.state.script import Expression, Script
     from sidecar.state.shell import ArgumentList, PreparedCommand, ShellText
     from sidecar.state.world import World

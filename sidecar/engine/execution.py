@@ -21,8 +21,8 @@ from sidecar.engine.run import Run, back_to_boundary
 from sidecar.engine.steps.context import RunServices
 from sidecar.errors import InputError, StoreError, UnwrappedErrors
 from sidecar.mcp_client.client import McpClients
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.signals import liveness
 from sidecar.signals.board import Request
 from sidecar.signals.liveness import is_live

@@ -32,8 +32,7 @@ from sidecar.state.template import Slot, as_text, filtered
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sidecar.model.steps_control import ParallelForEach
-    from sidecar.model.updates import Update
+    from sidecar.model.steps import ParallelForEach, Update
 
     NamedPrompt = Callable[[str, dict[str, Any]], str]
     from collections.abc import Callable

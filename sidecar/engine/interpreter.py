@@ -34,10 +34,9 @@ from sidecar.engine.evaluation import positive_s
 from sidecar.engine.run import ON_FAILURE, begin_failure_steps, included_path
 from sidecar.engine.step import Outcomes, Work, completion_writes, has_own_agent, is_for_agent
 from sidecar.errors import StepFailed, UnwrappedErrors
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model.parameters import bind
-from sidecar.model.steps import StateUpdate, UserMessage
-from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach, While
+from sidecar.model.steps import IncludeWorkflow, ParallelForEach, StateUpdate, UserMessage, While
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from sidecar.errors import JournalLocked, StoreError
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.store.db import AGAIN_S, TRY_S
 from sidecar.store.journal import Steps
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sidecar.config import Settings
     from sidecar.model.agent import AgentEnded
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
     from sidecar.store.journal import StoredRun
 
 

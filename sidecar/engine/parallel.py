@@ -15,7 +15,7 @@ from sidecar.engine.run import CLEANUP
 from sidecar.engine.step import needs_agent, of_task
 from sidecar.engine.steps.agent import run_task_agent
 from sidecar.errors import StoreError
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.state.reactive import Write
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.boundary import Ending
     from sidecar.engine.cursor.moves import Cursor
     from sidecar.engine.cursor.position import Error, Scope
     from sidecar.engine.interpreter import Interpreter
     from sidecar.engine.run import Thread
     from sidecar.model.agent import EndReason
-    from sidecar.model.run import Driver
-    from sidecar.model.steps_control import ParallelForEach
+    from sidecar.model.events import Driver
+    from sidecar.model.steps import ParallelForEach
     from sidecar.model.workflow import SubAgentTask
 
 

@@ -11,7 +11,7 @@ import anyio
 
 from sidecar import layout
 from sidecar.errors import StoreError
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

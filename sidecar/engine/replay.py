@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sidecar.catalog import imports
+from sidecar.catalog.workflows import restore
 from sidecar.engine.cursor.actions import (
     ActionFailed,
     Answer,
@@ -22,13 +22,13 @@ from sidecar.engine.cursor.actions import (
 )
 from sidecar.engine.run import Run, begin_failure_steps
 from sidecar.errors import DefinitionChanged
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.state.reactive import Write
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.cursor.actions import Outcome
     from sidecar.engine.owner import Owner
     from sidecar.engine.run import Run, Thread
@@ -67,7 +67,7 @@ def load(owner: Owner, run: StoredRun, definition: Definition | None = None) -> 
 
 def _load(owner: Owner, run: StoredRun) -> Run:
     kept = owner.checkpoints.last(run.run_id)
-    definition = imports.restore(definition_of(owner.journal, run))
+    definition = restore(definition_of(owner.journal, run))
     if kept is None:
         return Run.begin(definition, run.inputs, owner.script)
     image = Run.restore(kept.content, definition, owner.script)
@@ -148,7 +148,7 @@ def _outcome(image: Run, thread: Thread, told: list[Any]) -> Outcome:
     assert word == "included"
     record, inputs, name, *fields = rest  # no fields: of a run that began before these could be given
     space = image.spaces[thread.here]
-    definition = imports.restore(record) if record else space.definition.components[name]
+    definition = restore(record) if record else space.definition.components[name]
     return image.include(thread, definition, inputs, *fields)
 
 

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.catalog import imports
+from sidecar.catalog.workflows import restore
 from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import Included, TaskCompleted, TaskFailed
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import Scope, StepList
 from sidecar.engine.evaluation import Texts, View
 from sidecar.errors import DefinitionChanged
-from sidecar.model.steps_control import IncludeWorkflow, Loop
+from sidecar.model.steps import IncludeWorkflow, Loop
 from sidecar.model.workflow import walk
-from sidecar.state.reactive import Computed, Reactive, StateUpdate, Write
+from sidecar.state.reactive import Computation, Reactive, UpdateResult, Write
 from sidecar.state.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.cursor.actions import Parallel
     from sidecar.engine.cursor.moves import Cursor
     from sidecar.engine.cursor.position import Error, State
-    from sidecar.model.steps_control import Steps
+    from sidecar.model.steps import Steps
     from sidecar.model.workflow import SubAgentTask, Workflow
     from sidecar.state.script import Script
 
@@ -197,7 +197,7 @@ class Run:
     def restore(cls, data: Mapping[str, Any], definition: Definition, script: Script) -> Run:
         """As `to_json` left it. DefinitionChanged where the definition is another and the run does not fit into it."""
         spaces = WorkflowStates(script)
-        included = {tuple(json.loads(path)): imports.restore(record) for path, record in data["included"].items()}
+        included = {tuple(json.loads(path)): restore(record) for path, record in data["included"].items()}
         definitions: dict[Path, Definition] = {}
         for listed, content in data["spaces"]:
             path = tuple(listed)
@@ -490,7 +490,7 @@ class WorkflowState:
         """A place in this workflow, with the names that loops and tasks add."""
         return View(self._texts, self.state.world, names)
 
-    def update(self, writes: Sequence[Write]) -> StateUpdate:
+    def update(self, writes: Sequence[Write]) -> UpdateResult:
         """A transaction of the state."""
         return self.state.update(writes)
 
@@ -606,9 +606,9 @@ class WorkflowStates:
         return space
 
 
-def _computed(workflow: Workflow) -> dict[str, Computed]:
+def _computed(workflow: Workflow) -> dict[str, Computation]:
     return {
-        name: Computed(field.from_, field.transform, field.on_error, field.fallback, field.validate_)
+        name: Computation(field.from_, field.transform, field.on_error, field.fallback, field.validate_)
         for name, field in workflow.state_schema.computed.items()
     }
 

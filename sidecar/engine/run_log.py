@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
 from sidecar.agents import log_file
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.agents.mask import Secrets
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 
 NAME = "run.log"

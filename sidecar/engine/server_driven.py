@@ -27,8 +27,8 @@ from sidecar.engine.replay import CHANGED, load
 from sidecar.engine.run_log import RunLog
 from sidecar.engine.step import unforeseen
 from sidecar.errors import DefinitionChanged, SidecarError, StoreError, UnwrappedErrors, unwrapped
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.signals import files, liveness
 from sidecar.store.db import free, when_free
 from sidecar.store.journal import OPEN
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.owner import Owner
     from sidecar.engine.run import Run
     from sidecar.engine.steps.context import AskablePerson

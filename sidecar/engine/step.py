@@ -15,25 +15,27 @@ from sidecar.engine.cursor.actions import ActionFailed, Answer, Completed, Enclo
 from sidecar.engine.steps import HANDLERS
 from sidecar.engine.steps.context import AnswerNeeded, Context
 from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError, unwrapped
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model.steps import (
     AgentShellCommand,
     AgentStep,
     ApplyHints,
+    IncludeWorkflow,
     McpCall,
+    ParallelForEach,
     StateUpdate,
     UserInput,
     UserMessage,
     Working,
+    branches,
 )
-from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach, branches
 from sidecar.state.reactive import Write
 from sidecar.state.values import DEEPEST, too_deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.boundary import Gate
     from sidecar.engine.cursor.actions import ApplyErrorUpdate, Execute
     from sidecar.engine.cursor.moves import Cursor
@@ -43,9 +45,8 @@ if TYPE_CHECKING:
     from sidecar.engine.processes import Processes
     from sidecar.engine.run import Path, Run, Thread, WorkflowState
     from sidecar.engine.steps.context import RunServices
-    from sidecar.model.run import Driver
-    from sidecar.model.steps import StepBase
-    from sidecar.model.steps_control import Steps
+    from sidecar.model.events import Driver
+    from sidecar.model.steps import StepBase, Steps
     from sidecar.model.workflow import SubAgentTask
     from sidecar.state.reactive import Write
 

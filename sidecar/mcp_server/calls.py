@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sidecar.mcp_server.port import Ask, Json, Tell
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 logger = logging.getLogger(__name__)
 ANSWER_WITHIN_S = 3600.0  # a person who has not answered by then is not there: the run pauses

@@ -19,7 +19,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream
 _READ_BYTES = 65536
 
 
-class Input(ByteReceiveStream):
+class StandardInput(ByteReceiveStream):
     """Bytes from a descriptor. Whoever opened it closes it."""
 
     def __init__(self, descriptor: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from sidecar.model.run import RunEvent
+from sidecar.model.events import RunEvent
 
 Json = dict[str, Any]
 # Called on the event loop, and never slow: what a run tells must not wait for whoever listens.

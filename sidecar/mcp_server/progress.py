@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 
 if TYPE_CHECKING:
     from sidecar.mcp_server.port import Json
@@ -60,14 +60,14 @@ class Story:
     def notes(self, event: RunEvent) -> list[Note]:
         """What to tell of an event: often nothing."""
         self.run_id = event.run_id
-        if event.kind in (run.RUN_STARTED, run.RUN_RESUMED):
+        if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
             first = next(iter(self._plan.states), None)
             data = {"parameters": self._plan.parameters, "initial_state": first}
-            word = "Starting" if event.kind == run.RUN_STARTED else "Resuming"
+            word = "Starting" if event.kind == kinds.RUN_STARTED else "Resuming"
             return [self._note("flow_start", 0.0, f"{word} workflow: {self._plan.name}", data)]
-        if event.kind == run.RUN_ENDED:
+        if event.kind == kinds.RUN_ENDED:
             return self._ended(event.data)
-        if event.kind in (run.STEP_STARTED, run.STEP_COMPLETED) and isinstance(event.data.get("step"), str):
+        if event.kind in (kinds.STEP_STARTED, kinds.STEP_COMPLETED) and isinstance(event.data.get("step"), str):
             return self._stepped(event.kind, event.data["step"])
         return []
 
@@ -89,7 +89,7 @@ class Story:
             self._state = state
             data = {"state_id": state, "state_description": self._plan.states.get(state, "")}
             notes.append(self._note("state_start", self._share(state, 0), f"Entering state: {state}", data))
-        if kind == run.STEP_COMPLETED and key == state:
+        if kind == kinds.STEP_COMPLETED and key == state:
             following = list(known)[known[state] + 1 : known[state] + 2] if state in known else []
             notes.append(self._completed(state, following[0] if following else None))
             self._state = None

@@ -18,8 +18,7 @@ from mcp.types import Prompt as Listed
 
 from sidecar.catalog import prompts
 from sidecar.errors import SidecarError
-from sidecar.model.parameters import bind
-from sidecar.model.template import render
+from sidecar.model.parameters import bind, render_template
 
 if TYPE_CHECKING:
     from mcp.types import GetPromptRequestParams
@@ -58,7 +57,7 @@ def rendered(root: str, params: GetPromptRequestParams) -> GetPromptResult:
         values = bind(prompt.parameters, given, f"prompt {prompt.name}")
     except SidecarError as error:
         raise MCPError(INVALID_PARAMS, str(error)) from None
-    message = PromptMessage(role="user", content=TextContent(text=render(prompt.body, values)))
+    message = PromptMessage(role="user", content=TextContent(text=render_template(prompt.body, values)))
     return GetPromptResult(description=prompt.description or None, messages=[message])
 
 

@@ -23,14 +23,15 @@ from mcp.types import (
 from sidecar import layout
 from sidecar.catalog import prompts
 from sidecar.errors import REPORTED, SidecarError
-from sidecar.model import run, ulid
+from sidecar.model import events as kinds
+from sidecar.model import ulid
 from sidecar.service import as_json
 from sidecar.signals import files, receipts
 
 if TYPE_CHECKING:
     from sidecar.mcp_server.port import Json
     from sidecar.mcp_server.tool import Site
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 RUNS = "sidecar://runs"
 _JSON, _TEXT = "application/json", "text/plain"
@@ -107,13 +108,13 @@ async def _part(site: Site, run_id: str, part: str | None, agent: str | None) ->
 def changed_by(event: RunEvent) -> set[str]:
     """The resources that an event makes different."""
     uri = f"{RUNS}/{event.run_id}"
-    if event.kind in (run.AGENT_OUTPUT, run.ACTIVITY):
+    if event.kind in (kinds.AGENT_OUTPUT, kinds.ACTIVITY):
         agent = event.data.get("agent_id")
         return {f"{uri}/agents/{agent}/log"} if agent is not None else set()
     changed = {RUNS, uri, f"{uri}/log"}
-    if event.kind in (run.STEP_COMPLETED, run.RUN_STARTED):
+    if event.kind in (kinds.STEP_COMPLETED, kinds.RUN_STARTED):
         changed.add(f"{uri}/state")
-    if event.kind in (run.SIGNAL, run.RUN_ENDED):
+    if event.kind in (kinds.SIGNAL, kinds.RUN_ENDED):
         changed.add(f"{uri}/receipts")
     return changed
 

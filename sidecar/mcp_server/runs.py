@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sidecar.mcp_server.listing import Kind
     from sidecar.mcp_server.port import Ask, Json, Tell
     from sidecar.mcp_server.tool import Site
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 LOGGER = "sidecar.run"
 

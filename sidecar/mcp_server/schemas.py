@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from sidecar.model.run import Status
+from sidecar.model.events import Status
 
 Schema = dict[str, Any]
 

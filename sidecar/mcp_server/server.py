@@ -35,7 +35,7 @@ from sidecar.mcp_server.progress import HEARTBEAT_S
 from sidecar.mcp_server.replies import Replies
 from sidecar.mcp_server.runs import Runs
 from sidecar.mcp_server.wire import Wire
-from sidecar.model import run
+from sidecar.model import events as kinds
 from sidecar.service.aside import aside, turn
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
 
     from sidecar.mcp_server.tool import Site
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 INSTRUCTIONS = (
     "Runs AI coding agents and YAML workflows, supervised. `flow` runs a workflow to its end; `workflow_start` and "
@@ -137,7 +137,7 @@ class McpServer:
 
     def hear(self, event: RunEvent) -> None:
         """An event of any run of the project: who subscribed to its resources hears that they changed."""
-        if event.kind == run.RUN_STARTED:
+        if event.kind == kinds.RUN_STARTED:
             self._lists.add("resources")
         self._updated |= resources.changed_by(event)
         self._news.set()

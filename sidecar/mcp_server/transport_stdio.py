@@ -11,11 +11,11 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sidecar.mcp_server.descriptors import Input, Output
+from sidecar.mcp_server.descriptors import Output, StandardInput
 
 
 @asynccontextmanager
-async def standard_streams() -> AsyncIterator[tuple[Input, Output]]:
+async def standard_streams() -> AsyncIterator[tuple[StandardInput, Output]]:
     """The wire, taken away from everybody else for as long as the block lasts."""
     sys.stdout.flush()
     wire_in, wire_out = os.dup(0), os.dup(1)
@@ -23,7 +23,7 @@ async def standard_streams() -> AsyncIterator[tuple[Input, Output]]:
     try:
         _divert()
         try:
-            yield Input(wire_in), output
+            yield StandardInput(wire_in), output
         finally:
             # What was printed meanwhile waits in a buffer: it must be gone before descriptor 1 is the wire again.
             sys.stdout.flush()

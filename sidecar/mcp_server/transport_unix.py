@@ -10,7 +10,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from sidecar.agents.accepting import serve_each
 from sidecar.agents.bound_socket import bound
-from sidecar.mcp_server.descriptors import Input, Output
+from sidecar.mcp_server.descriptors import Output, StandardInput
 
 if TYPE_CHECKING:
     import socket
@@ -31,6 +31,6 @@ async def accept(listening: socket.socket, serve: Serve) -> None:
     """Serve each connection, until cancelled."""
 
     async def one(connected: socket.socket) -> None:
-        await serve(Input(connected.fileno()), Output(connected.fileno(), connected))
+        await serve(StandardInput(connected.fileno()), Output(connected.fileno(), connected))
 
     await serve_each(listening, one, "MCP")

@@ -1,9 +1,160 @@
-"""What a supervised process is to everyone else: how it is known, why it was ended, what became of it."""
+"""What an agent definition is: which adapter, how it is called, what it asks of its caller, what limits it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationInfo, field_validator
+
+from sidecar.errors import InputError
+from sidecar.model import duration
+from sidecar.model.parameters import Parameter, bind, render_template, sole_template_name, template_names, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+AdapterName = Literal["claude", "codex", "gemini", "command"]
+PromptVia = Literal["stdin", "argument"]
+ADAPTER_NAMES: tuple[AdapterName, ...] = get_args(AdapterName)
+PROMPT = Parameter(name="prompt", description="What the agent is to do.", required=True)
+
+
+def _no_nul(text: object) -> object:
+    # execve would cut the word there or refuse it much later, with a message about something else.
+    if isinstance(text, str) and "\0" in text:
+        raise ValueError("a NUL byte cannot be passed to a program")
+    return text
+
+
+Word = Annotated[str, BeforeValidator(_no_nul)]
+VariableName = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
+_Duration = Annotated[float, BeforeValidator(duration.seconds), Field(gt=0)]
+
+
+class Limits(BaseModel):
+    """Where an agent is ended for its own good. None: no such limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    timeout_s: _Duration | None = Field(default=None, alias="timeout")
+    idle_timeout_s: _Duration | None = Field(default=None, alias="idle_timeout")
+    max_cost_usd: Annotated[float, Strict()] | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_tokens: Annotated[int, Strict()] | None = Field(default=None, gt=0)
+
+
+class AgentDefinition(BaseModel):
+    """One agent. The order of the fields matters: a check may look at the fields above its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    description: str = ""
+    adapter: AdapterName
+    # None: one parameter, `prompt`, where the template asks for it.
+    parameters: tuple[Parameter, ...] | None = None
+    prompt: str = Field(default="{{ prompt }}", validate_default=True)
+    # For claude, codex and gemini: how to start that tool. A text is `{{ name }}`: the caller gives the argv.
+    command: tuple[str, ...] | str | None = Field(default=None, validate_default=True)
+    prompt_via: PromptVia | None = None
+    args: tuple[Word, ...] = ()
+    env: dict[VariableName, Word] = {}
+    model: Word | None = None
+    limits: Limits = Limits()
+
+    @field_validator("parameters")
+    @classmethod
+    def _names_differ(cls, value: tuple[Parameter, ...] | None) -> tuple[Parameter, ...] | None:
+        seen: set[str] = set()
+        for parameter in value or ():
+            if parameter.name in seen:
+                raise ValueError(f"parameter {parameter.name!r} is declared twice")
+            seen.add(parameter.name)
+        return value
+
+    @field_validator("prompt")
+    @classmethod
+    def _names_are_declared(cls, value: str, info: ValidationInfo) -> str:
+        if "parameters" in info.data:  # absent: the parameters are wrong themselves, and reported
+            declared = [parameter.name for parameter in _declared(info.data["parameters"], value)]
+            for name in template_names(value):
+                if name not in declared:
+                    raise ValueError(unknown(name, declared, "parameter"))
+        return value
+
+    @field_validator("command", mode="plain")
+    @classmethod
+    def _command_is_an_argv(cls, value: object, info: ValidationInfo) -> tuple[str, ...] | str | None:
+        if value is None:
+            if info.data.get("adapter") == "command":
+                raise ValueError("`command` is missing: the adapter `command` needs an argv, such as [sh, -c, make]")
+            return None
+        if isinstance(value, str):
+            _check_command_parameter(value, info.data.get("parameters"))
+            return value
+        return _argv(value)
+
+    @field_validator("model")
+    @classmethod
+    def _model_has_a_meaning(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("adapter") == "command":
+            raise ValueError("the adapter `command` has no model; put it into `command` or `args`")
+        return value
+
+    @property
+    def declared(self) -> tuple[Parameter, ...]:
+        """The parameters that a caller may give."""
+        return _declared(self.parameters, self.prompt)
+
+    def assign(self, name: str, given: Mapping[str, object]) -> Assignment:
+        """The agent with what its caller asks of it; InputError says everything that is wrong with that."""
+        values = bind(self.declared, given, f"agent {name!r}")
+        command = self.command
+        if isinstance(command, str):
+            parameter = sole_template_name(command) or ""
+            try:
+                command = _argv(values[parameter])
+            except ValueError as error:
+                raise InputError(f"agent {name!r}: parameter {parameter!r}: {error}") from None
+        return Assignment(name, self, render_template(self.prompt, values), command)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One use of an agent: the prompt that it gets, and the argv where the definition or the caller gave one."""
+
+    name: str
+    definition: AgentDefinition
+    prompt: str
+    command: tuple[str, ...] | None
+
+
+def _declared(parameters: tuple[Parameter, ...] | None, prompt: str) -> tuple[Parameter, ...]:
+    if parameters is not None:
+        return parameters
+    return (PROMPT,) if "prompt" in template_names(prompt) else ()
+
+
+def _check_command_parameter(text: str, parameters: tuple[Parameter, ...] | None) -> None:
+    name = sole_template_name(text)
+    if name is None:
+        raise ValueError("`command` is a list of words, such as [sh, -c, make]; no shell reads it")
+    if name not in [parameter.name for parameter in parameters or () if parameter.type == "array"]:
+        raise ValueError(f"{{{{ {name} }}}} has to be a declared parameter of type array")
+
+
+def _argv(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("an argv is a list of at least one word, such as [sh, -c, make]")
+    for number, word in enumerate(value, 1):
+        if not isinstance(word, str):
+            raise ValueError(f"word {number} is not text; put it in quotes")
+        _no_nul(word)
+    return tuple(value)
+
+
+# What a supervised process is to everyone else: how it is known, why it was ended, what became of it.
+
 
 EndReason = Literal[
     "abort", "timeout", "stall", "budget", "stage_gate", "redirect", "sibling_failed", "shutdown", "internal_error"

@@ -39,7 +39,7 @@ class Role(StrEnum):
     VALUE = "value"  # any JSON, each text in it a template
 
 
-class Strictly(BaseModel):
+class StrictModel(BaseModel):
     """Every part of a definition: frozen, and a key that is not known is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

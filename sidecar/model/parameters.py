@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -117,3 +119,36 @@ def unknown(name: str, known: Iterable[str], noun: str) -> str:
     if near:
         return f"unknown {noun} {name!r}; did you mean {near[0]!r}?"
     return f"unknown {noun} {name!r}; there is: {', '.join(names)}" if names else f"unknown {noun} {name!r}"
+
+
+# Prompt templates: `{{ name }}` stands for a parameter's value.
+
+
+_EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def template_names(template: str) -> list[str]:
+    """The names that a template mentions, in order; ValueError where it holds anything but names."""
+    found = [match.group(1).strip() for match in _EXPRESSION.finditer(template)]
+    for expression in found:
+        if not _NAME.fullmatch(expression):
+            raise ValueError(f"{{{{ {expression} }}}} is not the name of a parameter")
+    return list(dict.fromkeys(found))
+
+
+def sole_template_name(template: str) -> str | None:
+    """The name, where the whole template is one expression: it then stands for the value itself, not for its text."""
+    match = _EXPRESSION.fullmatch(template.strip())
+    return match.group(1).strip() if match else None
+
+
+def render_template(template: str, values: Mapping[str, object]) -> str:
+    """The template with its values, in one pass: a value that looks like a template stays what it is."""
+    return _EXPRESSION.sub(lambda match: _as_text(values[match.group(1).strip()]), template)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)

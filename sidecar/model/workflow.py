@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     ConfigDict,
     Field,
     JsonValue,
@@ -16,6 +17,7 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
 )
+from pydantic.json_schema import GenerateJsonSchema
 
 from sidecar.model.language import (
     Count,
@@ -27,16 +29,18 @@ from sidecar.model.language import (
     Path,
     PositiveDuration,
     Role,
-    Strictly,
+    StrictModel,
     Text,
+    has_template,
 )
 from sidecar.model.parameters import Declaration, Parameter, Type
-from sidecar.model.steps_control import Loop, Steps, branches
+from sidecar.model.steps import STEP_CLASSES, Loop, StepBase, Steps, branches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.model.steps_control import Step
+    from sidecar.model.steps import Step
+
 
 FieldTypes: TypeAlias = dict[Identifier, Type]
 Location: TypeAlias = tuple[int | str, ...]  # of an entry in a file: its keys and indices from the top
@@ -77,7 +81,7 @@ Import: TypeAlias = Annotated[
 ]
 
 
-class Computed(Strictly):
+class Computed(StrictModel):
     """A field that follows from others, and is computed again whenever one of them changes."""
 
     from_: Annotated[Sources, Role.SOURCE] = Field(
@@ -101,7 +105,7 @@ class Computed(Strictly):
         return (self.from_,) if isinstance(self.from_, str) else self.from_
 
 
-class StateSchema(Strictly):
+class StateSchema(StrictModel):
     """The fields of the state."""
 
     raw: FieldTypes = Field(default={}, description="Fields that steps write.")
@@ -109,21 +113,21 @@ class StateSchema(Strictly):
     computed: dict[Identifier, Computed] = Field(default={}, description="Fields that follow from others.")
 
 
-class DefaultState(Strictly):
+class DefaultState(StrictModel):
     """What the state begins with."""
 
     raw: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of `raw`.")
     state: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of `state`.")
 
 
-class TaskErrors(Strictly):
+class TaskErrors(StrictModel):
     """What a sub-agent task does when one of its steps failed."""
 
     return_on_error: Flag = Field(default=True, description="Give the error to the step that started the task.")
     cleanup_on_error: Steps | None = Field(default=None, description="Steps before it is given back.")
 
 
-class SubAgentTask(Strictly):
+class SubAgentTask(StrictModel):
     """Steps that `parallel_foreach` runs once for each of its items."""
 
     description: str = Field(default="", description="What it is for.")
@@ -134,7 +138,7 @@ class SubAgentTask(Strictly):
     error_handling: TaskErrors = Field(default=TaskErrors(), description="What it does when that fails.")
 
 
-class ErrorCollection(Strictly):
+class ErrorCollection(StrictModel):
     """Where errors are kept."""
 
     enabled: Flag = Field(default=True, description="Whether they are.")
@@ -142,7 +146,7 @@ class ErrorCollection(Strictly):
     include_stack_traces: Flag = Field(default=False, description="With the place in the JavaScript.")
 
 
-class ErrorHandling(Strictly):
+class ErrorHandling(StrictModel):
     """What the run does with an error that no step took care of."""
 
     on_error: Literal["checkpoint_and_fail", "continue", "retry_workflow"] = Field(
@@ -159,7 +163,7 @@ class ErrorHandling(Strictly):
     on_failure: Steps | None = Field(default=None, description="Steps when the run fails; `error` is in scope.")
 
 
-class OnResume(Strictly):
+class OnResume(StrictModel):
     """How a run goes on that was interrupted."""
 
     retry_failed_steps: Flag = Field(default=True, description="Do the step again that failed.")
@@ -174,7 +178,7 @@ class OnResume(Strictly):
         return value
 
 
-class RunLimits(Strictly):
+class RunLimits(StrictModel):
     """Where a run ends for its own good: `LimitReached`, exit code 3. Counted across resumes."""
 
     max_iterations: Annotated[Count | None, Role.TEMPLATE] = Field(
@@ -189,7 +193,7 @@ class RunLimits(Strictly):
     max_transitions: Annotated[Count | None, Role.TEMPLATE] = Field(default=None, description="Steps executed.")
 
 
-class Workflow(Strictly):
+class Workflow(StrictModel):
     """A workflow, or a component that others import."""
 
     model_config = ConfigDict(
@@ -278,3 +282,182 @@ def _with_inner(outer: PlacedSteps) -> Iterator[PlacedSteps]:
         for key, children in branches(step).items():
             inner = PlacedSteps(children, (*outer.location, index, key), outer.in_loop or isinstance(step, Loop))
             yield from _with_inner(inner)
+
+
+def numbered(workflow: Workflow) -> Workflow:
+    """The workflow with an id on every step; a step that has none gets its position in the file as its id.
+
+    A step at the top is `<index>.<type>`: `2.while`. One inside another is `<id of that one>.<key>.<index>.<type>`:
+    the first step of that loop is `2.while.body.0.shell_command`, and `fix.body.0.shell_command` where the loop has the
+    id `fix`. Steps of a task begin with `tasks/<name>.`, those of the error handling with `on_failure.` and
+    `tasks/<name>.cleanup_on_error.`. Ids that people give contain neither `.` nor `/`, so that no two can be equal.
+    """
+    changes: dict[str, Any] = {}
+    if workflow.steps is not None:
+        changes["steps"] = _numbered_steps(workflow.steps, "")
+    if workflow.sub_agent_tasks is not None:
+        changes["sub_agent_tasks"] = {
+            name: _numbered_task(name, task) for name, task in workflow.sub_agent_tasks.items()
+        }
+    if workflow.error_handling.on_failure is not None:
+        on_failure = _numbered_steps(workflow.error_handling.on_failure, "on_failure.")
+        changes["error_handling"] = workflow.error_handling.model_copy(update={"on_failure": on_failure})
+    return workflow.model_copy(update=changes)
+
+
+def _numbered_task(name: str, task: SubAgentTask) -> SubAgentTask:
+    prefix = f"tasks/{name}."
+    changes: dict[str, Any] = {"steps": _numbered_steps(task.steps, prefix)}
+    if task.error_handling.cleanup_on_error is not None:
+        cleanup = _numbered_steps(task.error_handling.cleanup_on_error, f"{prefix}cleanup_on_error.")
+        changes["error_handling"] = task.error_handling.model_copy(update={"cleanup_on_error": cleanup})
+    return task.model_copy(update=changes)
+
+
+def _numbered_steps(steps: tuple[Step, ...], prefix: str) -> tuple[Step, ...]:
+    return tuple(_numbered_step(step, f"{prefix}{index}.{step.type}") for index, step in enumerate(steps))
+
+
+def _numbered_step(step: Step, position: str) -> Step:
+    changes: dict[str, Any] = {"id": step.id or position}
+    for key, children in branches(step).items():
+        changes["else_" if key == "else" else key] = _numbered_steps(children, f"{changes['id']}.{key}.")
+    return step.model_copy(update=changes)
+
+
+# These are templates: without {{ }} they are just text. The others are code, or paths, whatever they look like.
+_TEMPLATES = frozenset({Role.ITEMS, Role.COMMAND, Role.MESSAGE, Role.PROMPT, Role.TEMPLATE, Role.VALUE})
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionSite:
+    """A text with expressions."""
+
+    location: Location  # its path in the file: ("steps", 0, "body", 2, "command")
+    role: Role
+    text: str
+    steps: tuple[StepBase, ...] = ()  # the steps around it, outermost first; the last one has it
+    task: str | None = None  # the sub-agent task that it belongs to
+
+    @property
+    def step(self) -> StepBase | None:
+        """The step that has it; None for the schema, the defaults and the like."""
+        return self.steps[-1] if self.steps else None
+
+
+def sites(workflow: Workflow, prefix: Location = ()) -> Iterator[ExpressionSite]:
+    """All of them, in the order of the model; `prefix` is `("workflow",)` in a file with that wrapper."""
+    yield from _sites_in_model(workflow, ExpressionSite(prefix, Role.VALUE, ""))
+
+
+def _sites_in_model(model: BaseModel, around: ExpressionSite) -> Iterator[ExpressionSite]:
+    for name, field in type(model).model_fields.items():
+        if name not in model.model_fields_set:
+            continue  # a default is ours, and in no file
+        value = getattr(model, name)
+        inside = replace(around, location=(*around.location, field.alias or name))
+        role = next((entry for entry in field.metadata if isinstance(entry, Role)), None)
+        if role is None:
+            yield from _sites_in_models(value, inside)
+        else:
+            yield from _sites_in_value(value, replace(inside, role=role))
+
+
+def _sites_in_models(value: object, around: ExpressionSite) -> Iterator[ExpressionSite]:
+    """A model, or a list or mapping of models; anything else holds no expression."""
+    if isinstance(value, StepBase):
+        yield from _sites_in_model(value, replace(around, steps=(*around.steps, value)))
+    elif isinstance(value, BaseModel):
+        yield from _sites_in_model(value, around)
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _sites_in_models(item, replace(around, location=(*around.location, index)))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            task = key if isinstance(item, SubAgentTask) else around.task
+            yield from _sites_in_models(item, replace(around, location=(*around.location, key), task=task))
+
+
+def _sites_in_value(value: object, around: ExpressionSite) -> Iterator[ExpressionSite]:
+    if isinstance(value, str):
+        if around.role not in _TEMPLATES or has_template(value):
+            yield replace(around, text=value)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _sites_in_value(item, replace(around, location=(*around.location, index)))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _sites_in_value(item, replace(around, location=(*around.location, key)))
+
+
+DIALECT = GenerateJsonSchema.schema_dialect
+_REFERENCE = "#/$defs/{model}"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the language, for editors, made from the models: a definition, or one below `workflow`."""
+    schema = Workflow.model_json_schema(by_alias=True, ref_template=_REFERENCE)
+    definitions = schema.pop("$defs")
+    definitions["Workflow"] = schema
+    definitions = _tidied(definitions)
+    definitions["Step"] = _step_schema(definitions)
+    reference = {"$ref": _REFERENCE.format(model="Workflow")}
+    wrapped = {
+        "type": "object",
+        "properties": {"workflow": reference},
+        "required": ["workflow"],
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": DIALECT,
+        "title": "sidecar workflow",
+        "description": "A workflow of sidecar: what to do, over which state, and what to do when it fails.",
+        # `if` and not `anyOf`: a checker then tells what is wrong with the one that was meant.
+        "if": {"type": "object", "required": ["workflow"]},
+        "then": wrapped,
+        "else": reference,
+        "$defs": definitions,
+    }
+
+
+def _step_schema(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Any step, by its `type`: a checker looks at that first, and then speaks of that one step only."""
+    references = {name: {"$ref": _REFERENCE.format(model=cls.__name__)} for name, cls in STEP_CLASSES.items()}
+    for name, cls in STEP_CLASSES.items():
+        definitions[cls.__name__]["title"] = name
+    return {
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": {"description": "What the step does.", "enum": list(references)}},
+        "allOf": [
+            {"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": reference}
+            for name, reference in references.items()
+        ],
+    }
+
+
+def _tidied(node: Any) -> Any:
+    """What pydantic makes, as people and checkers want it."""
+    if isinstance(node, list):
+        return [_tidied(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    if "discriminator" in node:  # OpenAPI's word, and only steps have it
+        return {"$ref": _REFERENCE.format(model="Step")}
+    tidy = {key: _tidied(child) for key, child in node.items()}
+    if isinstance(tidy.get("properties"), dict):  # titles that only repeat the key
+        tidy["properties"] = {key: _untitled(child) for key, child in tidy["properties"].items()}
+    if isinstance(tidy.get("patternProperties"), dict):
+        tidy.setdefault("additionalProperties", False)  # a name that does not fit the pattern is wrong
+    alternatives = tidy.get("anyOf")
+    if alternatives and {"type": "null"} in alternatives:  # a key without a value is refused
+        rest = [child for child in alternatives if child != {"type": "null"}]
+        tidy = {key: child for key, child in tidy.items() if key != "anyOf"}
+        tidy |= rest[0] if len(rest) == 1 else {"anyOf": rest}
+    if tidy.get("default", 0) is None:
+        del tidy["default"]
+    return tidy
+
+
+def _untitled(node: Any) -> Any:
+    return {key: child for key, child in node.items() if key != "title"} if isinstance(node, dict) else node

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 GRAVE = ("failed", "aborted", "waiting")  # somebody has to do something
 _SLIGHT = ("started", "milestone")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sidecar.engine.owner import Owner
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 _PATH = "/v1/traces"
 _EVERY_S = 5.0

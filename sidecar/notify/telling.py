@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sidecar.config import Notify
     from sidecar.engine.owner import Owner
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
     from sidecar.notify.channels import Send
 
 _AT_THE_END_S = 2.0  # for what is still under way when the owner goes

@@ -9,7 +9,7 @@ import yaml
 
 from sidecar.catalog import definition as definitions
 from sidecar.catalog import yaml_format
-from sidecar.catalog.imports import Definition
+from sidecar.catalog.workflows import Definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

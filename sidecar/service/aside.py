@@ -10,13 +10,13 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from sidecar.catalog import imports
+from sidecar.catalog.workflows import restore
 from sidecar.engine.replay import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.owner import Owner
     from sidecar.store.journal import StoredRun
 
@@ -45,4 +45,4 @@ def _few() -> anyio.CapacityLimiter:
 
 async def definition_aside(owner: Owner, run: StoredRun) -> Definition:
     """The definition that a run goes by. As long as the caller holds it, it is not read again."""
-    return await aside(imports.restore, definition_of(owner.journal, run))
+    return await aside(restore, definition_of(owner.journal, run))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from sidecar import config, layout
 from sidecar.errors import REPORTED, ConfigError
-from sidecar.model.finding import fine, note, problem
 from sidecar.service import checkup_files, checkup_machine, checkup_programs
+from sidecar.service.finding import fine, note, problem
 from sidecar.store import schema
 from sidecar.store.db import NAME, open_database
 from sidecar.store.journal import Journal
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sidecar.config import Settings
-    from sidecar.model.finding import Finding
+    from sidecar.service.finding import DoctorFinding
 
 _MEGABYTE = 1_000_000
 
 
-async def findings(root: str, environment: Mapping[str, str]) -> list[Finding]:
+async def findings(root: str, environment: Mapping[str, str]) -> list[DoctorFinding]:
     """Everything there is to say. Nothing is changed by looking."""
     state = layout.state_directory(root)
     found = list(_project(root))
@@ -52,7 +52,7 @@ async def findings(root: str, environment: Mapping[str, str]) -> list[Finding]:
     return found
 
 
-def _as_far_as_it_goes(look: Iterator[Finding]) -> Iterator[Finding]:
+def _as_far_as_it_goes(look: Iterator[DoctorFinding]) -> Iterator[DoctorFinding]:
     """What cannot be looked at is a finding, too, and keeps nobody from the rest."""
     try:
         yield from look
@@ -60,7 +60,7 @@ def _as_far_as_it_goes(look: Iterator[Finding]) -> Iterator[Finding]:
         yield problem("doctor", f"this could not be looked at: {error}", "mend that first")
 
 
-def _project(root: str) -> Iterator[Finding]:
+def _project(root: str) -> Iterator[DoctorFinding]:
     state = layout.state_directory(root)
     yield fine("project", root)
     if not os.path.isdir(state):
@@ -71,7 +71,7 @@ def _project(root: str) -> Iterator[Finding]:
         yield problem("project", f"{state} may not be written", "no run can be kept there: check its owner and mode")
 
 
-def _settings(root: str, environment: Mapping[str, str], found: list[Finding]) -> Settings:
+def _settings(root: str, environment: Mapping[str, str], found: list[DoctorFinding]) -> Settings:
     """Those that hold; the defaults, to go on with, where nobody can tell."""
     try:
         settings = config.load(root, environment)
@@ -84,7 +84,7 @@ def _settings(root: str, environment: Mapping[str, str], found: list[Finding]) -
     return settings
 
 
-def _database(root: str) -> Iterator[Finding]:
+def _database(root: str) -> Iterator[DoctorFinding]:
     path = os.path.join(layout.state_directory(root), NAME)
     try:
         status = os.stat(path)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from sidecar import layout
 from sidecar.agents import socket_path
 from sidecar.model import ulid
-from sidecar.model.finding import fine, note, problem
+from sidecar.service.finding import fine, note, problem
 from sidecar.signals import files, liveness, targets
 from sidecar.signals.consume import still_to_take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sidecar.model.finding import Finding
+    from sidecar.service.finding import DoctorFinding
     from sidecar.signals.files import Signal
 
 # What a writer leaves who dies in the middle of it.
@@ -26,7 +26,7 @@ _UNDER_WAY_S = 60.0
 _SHOWN = 5
 
 
-def leftovers(root: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+def leftovers(root: str, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Signals that no run is there to obey, and what other writers left."""
     found = list(_stale_signals(root, environment))
     yield from found[:_SHOWN]
@@ -39,7 +39,7 @@ def leftovers(root: str, environment: Mapping[str, str]) -> Iterator[Finding]:
         yield fine("leftovers", "no stale signals")
 
 
-def sockets(root: str) -> Iterator[Finding]:
+def sockets(root: str) -> Iterator[DoctorFinding]:
     """The daemon, if there is one, and sockets that nobody listens at any more."""
     pid = _daemon(root)
     yield fine("daemon", f"process {pid}" if pid else "none; detached runs get a process of their own")
@@ -54,7 +54,7 @@ def sockets(root: str) -> Iterator[Finding]:
         yield note("sockets", f"nobody listens at {_named(dead)}", f"rm {_named(dead)}")
 
 
-def _stale_signals(root: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _stale_signals(root: str, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
     for directory in _directories(root, environment):
         for kind in files.FILE_NAMES:
             signal = files.read(os.path.realpath(directory), kind)
@@ -62,7 +62,7 @@ def _stale_signals(root: str, environment: Mapping[str, str]) -> Iterator[Findin
                 yield _stale(signal)
 
 
-def _stale(signal: Signal) -> Finding:
+def _stale(signal: Signal) -> DoctorFinding:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(signal.arrived_at))
     effect = "no open run obeys it"
     if signal.kind == "stop":

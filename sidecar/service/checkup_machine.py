@@ -10,14 +10,14 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from sidecar import __version__
-from sidecar.model.finding import fine, note, problem
+from sidecar.service.finding import fine, note, problem
 from sidecar.signals.sources import source_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.config import Settings
-    from sidecar.model.finding import Finding
+    from sidecar.service.finding import DoctorFinding
 
 _LIBRARIES = ("anyio", "mcp", "psutil", "pydantic", "pyyaml", "quickjs-ng", "rich", "watchdog")
 _MOUNTS = "/proc/self/mountinfo"
@@ -29,7 +29,7 @@ _FOREVER_AGO = 1_767_225_600  # 2026-01-01: whatever says it is earlier has not 
 _MOST_APART_S = 2.0
 
 
-def python() -> Iterator[Finding]:
+def python() -> Iterator[DoctorFinding]:
     """The interpreter and what is installed in it."""
     yield fine("python", f"{sys.version.split()[0]}, {sys.executable}")
     versions: list[str] = []
@@ -42,7 +42,7 @@ def python() -> Iterator[Finding]:
     yield fine("versions", f"sidecar {__version__}; {', '.join(versions)}")
 
 
-def platform(name: str) -> Iterator[Finding]:
+def platform(name: str) -> Iterator[DoctorFinding]:
     """What nobody has seen work: the tests run on Linux."""
     if name == "linux":
         return
@@ -55,7 +55,7 @@ def platform(name: str) -> Iterator[Finding]:
     yield note("platform", text, advice)
 
 
-def clock(state_directory: str) -> Iterator[Finding]:
+def clock(state_directory: str) -> Iterator[DoctorFinding]:
     """Signals expire by it, and an abort is for the runs that began before it."""
     now = time.time()
     if now < _FOREVER_AGO:
@@ -77,7 +77,7 @@ def clock(state_directory: str) -> Iterator[Finding]:
         yield fine("clock", f"{time.strftime('%Y-%m-%d %H:%M:%S %Z')}, and the file system agrees")
 
 
-def file_system(root: str) -> Iterator[Finding]:
+def file_system(root: str) -> Iterator[DoctorFinding]:
     """What the project lies on: some file systems have no events, or no locks to rely on."""
     found = _mount(os.path.realpath(root))
     if found is None:
@@ -93,7 +93,7 @@ def file_system(root: str) -> Iterator[Finding]:
         yield fine("file system", f"{kind} at {place}")
 
 
-def file_events(settings: Settings) -> Iterator[Finding]:
+def file_events(settings: Settings) -> Iterator[DoctorFinding]:
     """How signal files are noticed."""
     troubles: list[str] = []
     source = source_for(settings.watcher, troubles.append)

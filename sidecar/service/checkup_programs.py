@@ -13,12 +13,12 @@ from sidecar.agents.adapters import ADAPTERS
 from sidecar.agents.process import Launch, Supervisor
 from sidecar.catalog import agents
 from sidecar.errors import AgentFailed, SidecarError
-from sidecar.model.finding import Finding, fine, note, problem
+from sidecar.service.finding import DoctorFinding, fine, note, problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sidecar.catalog.agents import Agent
+    from sidecar.catalog.agents import CatalogAgent
     from sidecar.config import Settings
 
 _ANSWER_S = 10.0
@@ -27,7 +27,7 @@ _SYSTEMD = "/run/systemd/system"  # there while systemd is what runs the machine
 _UNITS = "sidecar*"
 
 
-def containment_in_force(settings: Settings) -> Iterator[Finding]:
+def containment_in_force(settings: Settings) -> Iterator[DoctorFinding]:
     """What holds an agent's processes together."""
     try:
         report = containment.report(settings.containment)
@@ -40,10 +40,10 @@ def containment_in_force(settings: Settings) -> Iterator[Finding]:
     yield fine("containment", f"cannot catch: {report.cannot_catch}")
 
 
-async def agents_and_service(root: str, settings: Settings, environment: Mapping[str, str]) -> list[Finding]:
+async def agents_and_service(root: str, settings: Settings, environment: Mapping[str, str]) -> list[DoctorFinding]:
     """Both at once: each asks a program, and some take their time to answer."""
     listing = agents.listing(root)
-    found: list[list[Finding]] = [[] for _ in range(len(listing.agents) + 1)]
+    found: list[list[DoctorFinding]] = [[] for _ in range(len(listing.agents) + 1)]
 
     async def look_at(place: int) -> None:
         if place < len(listing.agents):
@@ -83,7 +83,7 @@ class _Asking:
         return None, [f"no answer within {_ANSWER_S:g} s"]
 
 
-async def _agent(asking: _Asking, agent: Agent, default: str) -> Finding:
+async def _agent(asking: _Asking, agent: CatalogAgent, default: str) -> DoctorFinding:
     definition = agent.definition
     if isinstance(definition.command, str):
         return fine("agents", f"{agent.name}: the caller says what to run")
@@ -107,10 +107,10 @@ async def _agent(asking: _Asking, agent: Agent, default: str) -> Finding:
     return fine("agents", f"{agent.name}: {said}, {program}")
 
 
-async def _service(asking: _Asking) -> list[Finding]:
+async def _service(asking: _Asking) -> list[DoctorFinding]:
     if not _has_systemd(asking.environment):
         return [fine("service", "no systemd runs this machine")]
-    found: list[Finding] = []
+    found: list[DoctorFinding] = []
     for words in (("--system",), ("--user",)):
         listing = ("list-units", "--all", "--plain", "--no-legend", "--no-pager", _UNITS)
         code, lines = await asking.said("systemctl", *words, *listing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sidecar.agents import marker
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.signals.liveness import RunLock
 
 if TYPE_CHECKING:

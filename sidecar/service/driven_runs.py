@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.engine.owner import Owner
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 # A run that is open holds its state, here and in the evaluator. Nobody says that a driver has gone away, so in a
 # process that lives for weeks the ones left behind would be most of its memory.

@@ -13,7 +13,7 @@ import anyio
 from sidecar.catalog import workflows
 from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import REPORTED, InputError, SidecarError, StoreError
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.service import looking
 from sidecar.service.aside import definition_aside
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from sidecar.agents.adapters.adapter import McpConfiguration
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import Door
     from sidecar.engine.steps.context import AskablePerson
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 logger = logging.getLogger(__name__)
 # What is written to a socket is not read yet: between us and an agent's MCP client a pump passes it on.

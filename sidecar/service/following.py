@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.signals import liveness
 from sidecar.store.journal import Journal
 

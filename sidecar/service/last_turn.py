@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sidecar.agents.adapters.account import json_in
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.service import adhoc
 from sidecar.store.journal import Journal
 

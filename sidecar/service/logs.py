@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sidecar.agents.mask import Secrets
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 logger = logging.getLogger("sidecar.runs")
 _JOURNAL = "/run/systemd/journal/socket"

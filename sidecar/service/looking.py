@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.engine import approval
 from sidecar.engine.boundary import signal_directories
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.signals import files, liveness
 from sidecar.store.journal import Agents, Journal
 

@@ -11,12 +11,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import sidecar
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OTHER = "other"  # a word that is not one of ours

@@ -23,9 +23,9 @@ from sidecar.store.journal import OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.config import Settings
-    from sidecar.model.run import Driver
+    from sidecar.model.events import Driver
     from sidecar.service.project import Project
     from sidecar.state.script import Script
     from sidecar.store.journal import Handouts, Journal, StoredRun

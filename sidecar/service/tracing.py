@@ -10,12 +10,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import sidecar
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
 
     Json = dict[str, Any]
 

@@ -17,6 +17,7 @@ from sidecar.errors import SidecarError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 SYSTEM_TEMPLATE, USER_TEMPLATE, LAUNCHD_TEMPLATE = "sidecar@.service", "user/sidecar@.service", "sidecar.plist"
 _LONGEST_NAME = 255  # of a unit, and of a file
 _EXIT_AFTER_GRACE_S = 15  # replies, the last look at the process table, the journal; generously
@@ -42,7 +43,7 @@ class Installation:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class ServiceUnit:
     """One service: its file, and the command lines that look after it."""
 
     name: str
@@ -67,7 +68,7 @@ class Definition:
     drop_ins: str | None = None  # where people put changes of their own
 
 
-def systemd(template: str, given: Installation) -> Definition:
+def systemd(template: str, given: Installation) -> ServiceUnit:
     """The unit of a project, of the system or of a person, made of the template that goes with it."""
     name = _checked_name(f"sidecar@{escaped_path(given.root)}.service")
     system = given.user is not None
@@ -81,7 +82,7 @@ def systemd(template: str, given: Installation) -> Definition:
     manager = ("systemctl", "--system" if system else "--user")
     reload: Command = (*manager, "daemon-reload")
     enable: Command = (*manager, "--quiet", "enable", name)
-    return Definition(
+    return ServiceUnit(
         name=name,
         path=os.path.join(directory, name),
         text=sealed(_filled_in(template, values), "# {}\n"),
@@ -105,7 +106,7 @@ def systemd(template: str, given: Installation) -> Definition:
     )
 
 
-def launchd(template: str, given: Installation) -> Definition:
+def launchd(template: str, given: Installation) -> ServiceUnit:
     """The same for launchd: a daemon of the system, or an agent of a person."""
     name = f"sidecar.{escaped_path(given.root)}"
     _checked_name(f"{name}.plist")
@@ -130,7 +131,7 @@ def launchd(template: str, given: Installation) -> Definition:
     bootstrap: Command = ("launchctl", "bootstrap", domain, path)
     bootout: Command = ("launchctl", "bootout", f"{domain}/{name}")
     enable: Command = ("launchctl", "enable", f"{domain}/{name}")
-    return Definition(
+    return ServiceUnit(
         name=name,
         path=path,
         text=f"{head}\n{sealed(rest, '<!-- {} -->' + chr(10))}",

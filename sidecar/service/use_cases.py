@@ -20,8 +20,8 @@ from sidecar.engine.replay import load
 from sidecar.engine.run import Run
 from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import InputError
-from sidecar.model import run as kinds
-from sidecar.model.updates import VALUE_IS_MISSING
+from sidecar.model import events as kinds
+from sidecar.model.steps import VALUE_IS_MISSING
 from sidecar.service import adhoc, following, inspecting, looking, signalling, starting
 from sidecar.service.aside import aside, definition_aside
 from sidecar.service.driven_runs import DrivenRuns
@@ -35,12 +35,12 @@ from sidecar.store.journal import OPEN
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
     from sidecar.engine.agent_driven import AgentDriven
     from sidecar.engine.execution import Execution
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import ServerDriven
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
     from sidecar.service.project import Project
     from sidecar.state.script import Script
     from sidecar.store.journal import StoredRun

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sidecar.signals.board import Board
     from sidecar.signals.files import Signal
-    from sidecar.signals.receipts import EndedProcess, Receipt, State
+    from sidecar.signals.receipts import Receipt, ReceiptProcess, State
 
 
 def consume(
@@ -25,7 +25,7 @@ def consume(
     status: str,
     *,
     state: State = "applied",
-    processes: Sequence[EndedProcess] = (),
+    processes: Sequence[ReceiptProcess] = (),
     survivors: int = 0,
 ) -> Receipt:
     """One run has taken the signal, or has refused it: say so, and remove the file if it was the last one.

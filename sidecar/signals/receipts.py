@@ -24,7 +24,7 @@ class RunOutcome(TypedDict):
     status: str
 
 
-class EndedProcess(TypedDict):
+class ReceiptProcess(TypedDict):
     """One process that was ended for it, and which rung of the ladder it took."""
 
     run_id: str
@@ -47,7 +47,7 @@ class Receipt(TypedDict):
     received_at: str | None
     applied_at: str | None
     runs: list[RunOutcome]
-    processes: list[EndedProcess]
+    processes: list[ReceiptProcess]
     survivors: int
     removed: bool
 
@@ -79,7 +79,7 @@ def _is_receipt(content: object) -> TypeGuard[Receipt]:
     return (
         all(isinstance(content[name], kind) for name, kind in kinds)
         and all(_has_keys(run, RunOutcome.__required_keys__) for run in content["runs"])
-        and all(_has_keys(process, EndedProcess.__required_keys__) for process in content["processes"])
+        and all(_has_keys(process, ReceiptProcess.__required_keys__) for process in content["processes"])
     )
 
 
@@ -94,7 +94,7 @@ def add(
     received_at: str | None = None,
     applied_at: str | None = None,
     runs: list[RunOutcome] | None = None,
-    processes: list[EndedProcess] | None = None,
+    processes: list[ReceiptProcess] | None = None,
     survivors: int = 0,
     removed: bool = False,
     reason: str | None = None,

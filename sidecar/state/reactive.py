@@ -35,7 +35,7 @@ class DependencyError(SidecarError):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class Computation:
     """How a field is computed. One source is `input` itself, several (a tuple) are the items of `input`."""
 
     sources: str | tuple[str, ...]
@@ -55,7 +55,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class StateUpdate:
+class UpdateResult:
     """What an update led to: the state's version, and the computed fields that have another value now."""
 
     version: int
@@ -105,7 +105,7 @@ class Reactive:
     def __init__(
         self,
         script: Script,
-        fields: Mapping[str, Computed],
+        fields: Mapping[str, Computation],
         *,
         raw: Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
@@ -161,12 +161,12 @@ class Reactive:
         """What a field reads and who reads it."""
         return self.graph.dependencies(name)
 
-    def update(self, writes: Sequence[Write]) -> StateUpdate:
+    def update(self, writes: Sequence[Write]) -> UpdateResult:
         """All writes and every recomputation, or, with the error, none of it."""
         if not writes:
-            return StateUpdate(self.version, ())
+            return UpdateResult(self.version, ())
         changed = self._transact(writes, self.version + 1)
-        return StateUpdate(self.version, changed)
+        return UpdateResult(self.version, changed)
 
     def close(self) -> None:
         """Let the evaluator forget it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 from sidecar.errors import StoreError
 from sidecar.model.agent import AgentRecord
-from sidecar.model.run import RUN_ENDED, RUN_RESUMED, RUN_STARTED, RunEvent
+from sidecar.model.events import RUN_ENDED, RUN_RESUMED, RUN_STARTED, RunEvent
 from sidecar.store.db import Table, dump, load, pack, plain, unpack
 
 if TYPE_CHECKING:

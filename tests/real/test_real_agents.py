@@ -25,7 +25,7 @@ from sidecar.agents.adapters.events import SessionStarted, ToolBegan
 from sidecar.agents.containment import choose
 from sidecar.agents.process import Launch, Supervisor
 from sidecar.errors import ConfigError
-from sidecar.model.agent_definition import AgentDefinition
+from sidecar.model.agent import AgentDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sidecar.agents.adapters.events import Event, Parser
     from sidecar.agents.containment import Setting
     from sidecar.agents.process import Agent
-    from sidecar.model.agent_definition import AdapterName
+    from sidecar.model.agent import AdapterName
 
 DEADLINE_S = 60  # generous: a cold start of these tools on a busy machine takes seconds
 ANSWER = "the canned answer"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.catalog import prompts
-from sidecar.model import template
-from sidecar.model.parameters import bind
-from sidecar.model.steps_control import STEP_CLASSES
+from sidecar.model.parameters import bind, render_template, template_names
+from sidecar.model.steps import STEP_CLASSES
 
 NAMES = ("abort", "orchestrator", "sub-agent")
 # The contract's names: what an agent is told to call has to be there.
@@ -59,7 +58,7 @@ def test_it_says_what_it_is_for_and_what_it_asks(tmp_path: Path, name: str) -> N
     assert prompt.title
     assert prompt.description.endswith(".")
     assert all(parameter.description for parameter in prompt.parameters)
-    assert {parameter.name for parameter in prompt.parameters} == set(template.names(prompt.body))
+    assert {parameter.name for parameter in prompt.parameters} == set(template_names(prompt.body))
 
 
 @every_prompt
@@ -82,7 +81,7 @@ def test_an_abort_names_the_run(tmp_path: Path, name: str) -> None:
 
 def test_a_sub_agent_is_told_to_ask_for_steps_and_to_complete_them(tmp_path: Path) -> None:
     prompt = prompts.find(str(tmp_path), "sub-agent")
-    text = template.render(prompt.body, bind(prompt.parameters, {"workflow_id": "W1", "task_id": "t.0"}, "it"))
+    text = render_template(prompt.body, bind(prompt.parameters, {"workflow_id": "W1", "task_id": "t.0"}, "it"))
     assert "task_id: t.0\n" in text
     assert "workflow_id: W1\n" in text
     assert text.index("`workflow_get_next_step`") < text.index("`workflow_step_complete`")
@@ -100,6 +99,6 @@ def test_an_orchestrator_is_told_of_every_step_that_can_be_handed_out(tmp_path: 
 
 def test_abort_gives_the_reason_that_it_was_given(tmp_path: Path) -> None:
     prompt = prompts.find(str(tmp_path), "abort")
-    text = template.render(prompt.body, bind(prompt.parameters, {"reason": "The disk is full."}, "it"))
+    text = render_template(prompt.body, bind(prompt.parameters, {"reason": "The disk is full."}, "it"))
     assert "The disk is full." in text
     assert "`reason`" in text

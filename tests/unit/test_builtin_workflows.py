@@ -10,10 +10,9 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from sidecar.catalog import workflows
-from sidecar.model.expressions import Site
 from sidecar.model.language import Role
-from sidecar.model.schema import json_schema
-from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach
+from sidecar.model.steps import IncludeWorkflow, ParallelForEach
+from sidecar.model.workflow import ExpressionSite, json_schema
 
 PATHS = sorted(Path(workflows.builtin_directory()).glob("*.yaml"))
 every_workflow = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -76,7 +75,7 @@ def test_every_field_that_a_step_writes_is_declared(path: Path) -> None:
     assert written | set(definition.workflow.default_state.raw) <= declared
 
 
-def _field(site: Site) -> str:
+def _field(site: ExpressionSite) -> str:
     match = re.match(r"raw\.([A-Za-z_]+)", site.text)
     assert match, site.text
     return match.group(1)

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sidecar.agents.adapters.adapter import Adapter
-    from sidecar.model.agent_definition import AdapterName
+    from sidecar.model.agent import AdapterName
 
 ADAPTERS: Mapping[AdapterName, Adapter] = {adapter.name: adapter for adapter in (CLAUDE, CODEX, GEMINI, COMMAND)}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sidecar.agents.adapters.events import Parser
     from sidecar.agents.adapters.parsers import Clock
-    from sidecar.model.agent_definition import AdapterName, Assignment, PromptVia
+    from sidecar.model.agent import AdapterName, Assignment, PromptVia
 
 MCP_SERVER = "sidecar"
 _MAX_ARGUMENT = 128 * 1024 - 1  # Linux' limit for one argument, its NUL not counted

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sidecar.engine.cursor.position import Error, Json, Scope, StepList
-from sidecar.model.steps import Fallible
-from sidecar.model.steps_control import IncludeWorkflow, ParallelForEach, Step
+from sidecar.model.steps import Fallible, IncludeWorkflow, ParallelForEach, Step
 
 FieldName = Literal[
     "condition", "items", "max_iterations", "max_parallel", "max_retries", "retry_count", "retry_delay", "message"

@@ -55,15 +55,17 @@ from sidecar.engine.cursor.position import (
 )
 from sidecar.model import duration
 from sidecar.model.language import has_template
-from sidecar.model.steps import Exit, Fallible, StepBase
-from sidecar.model.steps_control import (
+from sidecar.model.steps import (
     Break,
     Conditional,
     Continue,
+    Exit,
+    Fallible,
     ForEach,
     IncludeWorkflow,
     Loop,
     ParallelForEach,
+    StepBase,
     Steps,
     While,
 )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from sidecar.errors import DefinitionChanged, SidecarError
-from sidecar.model.steps_control import Conditional, ForEach, Loop, ParallelForEach, Step, Steps, branches
+from sidecar.model.steps import Conditional, ForEach, Loop, ParallelForEach, Step, Steps, branches
 from sidecar.model.workflow import Workflow
 
 Json = Any  # plain JSON: what json.loads gives

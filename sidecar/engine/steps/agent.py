@@ -19,8 +19,7 @@ from sidecar.engine.evaluation import positive_s
 from sidecar.engine.steps import output
 from sidecar.engine.steps.output import fenced, last_count, last_object
 from sidecar.errors import AgentFailed, DefinitionError, InputError, NotFound, StepFailed
-from sidecar.model import run
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model.parameters import bind
 from sidecar.signals import files, trailers
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from sidecar.agents.launch import Launch
     from sidecar.agents.turn import Outcome, Told
     from sidecar.engine.steps.context import Context
-    from sidecar.model.agent_definition import AgentDefinition, Assignment
+    from sidecar.model.agent import AgentDefinition, Assignment
     from sidecar.model.steps import AgentStep, ApplyHints, OutputFormat
 
 
@@ -422,7 +421,7 @@ class _Ear:
         if taken is not None:
             data |= {"structured": _structured(taken.outcome.summary)}
             data |= {"text": taken.text[-_KEPT_CHARACTERS:]} if taken.failure is not None else {}
-        self._context.emit(run.TURN_ENDED, data)
+        self._context.emit(kinds.TURN_ENDED, data)
 
     def _said(self, output: Output) -> None:
         if output.stream == "stderr":
@@ -433,14 +432,14 @@ class _Ear:
         data["json"] = self._prints_json and output.stream == "stdout"
         if output.dropped:
             data["dropped"] = output.dropped
-        self._context.emit(run.AGENT_OUTPUT, data)
+        self._context.emit(kinds.AGENT_OUTPUT, data)
 
     def _does(self, event: events.Event) -> None:
         data = {"agent_id": self._agent_id, "activity": _ACTIVITIES[type(event)], **asdict(event)}
         data["json"] = self._prints_json
         if isinstance(event, events.Said):
             data["text"] = event.text[:_SHOWN_CHARACTERS]
-        self._context.emit(run.ACTIVITY, data)
+        self._context.emit(kinds.ACTIVITY, data)
 
 
 # `ABORT ERROR`: how agents asked for an abort before there was a tool for it. It becomes the run's own `.abort`.

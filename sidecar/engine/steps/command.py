@@ -16,7 +16,7 @@ from sidecar.agents.log_file import FORMER
 from sidecar.engine.evaluation import positive_s
 from sidecar.engine.steps.output import formatted, nothing
 from sidecar.errors import AgentFailed, StepFailed
-from sidecar.model.run import AGENT_OUTPUT
+from sidecar.model.events import AGENT_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from typing import Any
 import pyte
 import pytest
 
-from sidecar.model import run
+from sidecar.model import events as kinds
 
 _PROGRAM = Path(__file__).parent / "programs" / "show_panel.py"
 _SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -155,46 +155,46 @@ def show() -> Iterator[Callable[..., Show]]:
 
 def play_iterate(show: Show) -> None:
     """Twelve iterations of fifty, one of them under way, and a stop from a file."""
-    show.tell(run.RUN_STARTED, workflow="iterate", inputs={"mode": "loop"})
+    show.tell(kinds.RUN_STARTED, workflow="iterate", inputs={"mode": "loop"})
     for number in range(1, 14):
         agent, step = f"a{number}", f"loop[{number - 1}]/work"
-        show.tell(run.ITERATION, step="loop", iteration=number, of=50)
-        show.tell(run.STEP_STARTED, step=step, id="work", type="agent", attempt=1)
-        show.tell(run.AGENT_STARTED, agent_id=agent, name="claude", pid=4000 + number, step=step)
+        show.tell(kinds.ITERATION, step="loop", iteration=number, of=50)
+        show.tell(kinds.STEP_STARTED, step=step, id="work", type="agent", attempt=1)
+        show.tell(kinds.AGENT_STARTED, agent_id=agent, name="claude", pid=4000 + number, step=step)
         if number < 13:
             show.do("advance", 28)
-            show.tell(run.AGENT_ENDED, agent_id=agent)
-            show.tell(run.USAGE, step=step, cost_usd=0.1234, tokens=9900)
-            show.tell(run.STEP_COMPLETED, step=step, id="work", type="agent")
-    show.tell(run.MESSAGE, text="Half of the tests pass")
+            show.tell(kinds.AGENT_ENDED, agent_id=agent)
+            show.tell(kinds.USAGE, step=step, cost_usd=0.1234, tokens=9900)
+            show.tell(kinds.STEP_COMPLETED, step=step, id="work", type="agent")
+    show.tell(kinds.MESSAGE, text="Half of the tests pass")
     answer = [f"line {number} of the answer" for number in range(80)]
-    show.tell(run.AGENT_OUTPUT, agent_id="a13", stream="stdout", lines=answer)
+    show.tell(kinds.AGENT_OUTPUT, agent_id="a13", stream="stdout", lines=answer)
     show.tell(
-        run.AGENT_OUTPUT,
+        kinds.AGENT_OUTPUT,
         agent_id="a13",
         stream="stdout",
         lines=["\033[31mred\033[0m \033[2J\a\tthen 日本語", "10%\r90%"],
     )
-    show.tell(run.ACTIVITY, agent_id="a13", activity="tool_started", name="Edit")
+    show.tell(kinds.ACTIVITY, agent_id="a13", activity="tool_started", name="Edit")
     path = "/project/.swissarmyhammer/.stop"
-    show.tell(run.SIGNAL, signal="stop", source="file", path=path, reason="Tests are red on main")
+    show.tell(kinds.SIGNAL, signal="stop", source="file", path=path, reason="Tests are red on main")
     show.do("advance", 6)
 
 
 def play_parallel(show: Show) -> None:
     """Nine tasks, three of them under way."""
-    show.tell(run.RUN_STARTED, workflow="standards:fix")
-    show.tell(run.EVALUATED, step="each", field="items", outcome=["answer", list("abcdefghi")])
+    show.tell(kinds.RUN_STARTED, workflow="standards:fix")
+    show.tell(kinds.EVALUATED, step="each", field="items", outcome=["answer", list("abcdefghi")])
     for index in range(5):
-        show.tell(run.TASK_STARTED, task=f"each.{index}", step="each", index=index)
-        show.tell(run.AGENT_STARTED, agent_id=f"a{index}", name="codex", pid=5000 + index, task=f"each.{index}")
+        show.tell(kinds.TASK_STARTED, task=f"each.{index}", step="each", index=index)
+        show.tell(kinds.AGENT_STARTED, agent_id=f"a{index}", name="codex", pid=5000 + index, task=f"each.{index}")
         show.do("advance", 7)
-    show.tell(run.AGENT_ENDED, agent_id="a0")
-    show.tell(run.TASK_ENDED, task="each.0")
-    show.tell(run.TASK_ENDED, task="each.1", error={"message": "eslint exited with 2"})
-    show.tell(run.ACTIVITY, agent_id="a3", activity="tool_started", name="Read")
-    show.tell(run.AGENT_OUTPUT, agent_id="a2", stream="stdout", lines=["checking c"])
-    show.tell(run.AGENT_OUTPUT, agent_id="a3", stream="stderr", lines=["checking d"])
+    show.tell(kinds.AGENT_ENDED, agent_id="a0")
+    show.tell(kinds.TASK_ENDED, task="each.0")
+    show.tell(kinds.TASK_ENDED, task="each.1", error={"message": "eslint exited with 2"})
+    show.tell(kinds.ACTIVITY, agent_id="a3", activity="tool_started", name="Read")
+    show.tell(kinds.AGENT_OUTPUT, agent_id="a2", stream="stdout", lines=["checking c"])
+    show.tell(kinds.AGENT_OUTPUT, agent_id="a3", stream="stderr", lines=["checking d"])
 
 
 @pytest.mark.parametrize("play", [play_iterate, play_parallel])
@@ -244,7 +244,7 @@ def test_ten_minutes_of_work_leave_nothing_on_the_screen_that_a_fresh_one_would_
     shown = show(80, 24)
     shown.stream.feed(b"$ sidecar iterate my-task\r\n")
     before = list(shown.screen.display)
-    shown.tell(run.RUN_STARTED, workflow="iterate")
+    shown.tell(kinds.RUN_STARTED, workflow="iterate")
     sizes = [(80, 24), (60, 15), (20, 10), (120, 30), (40, 12)]
     for minute in range(10):
         shown.resize(*sizes[minute % len(sizes)])
@@ -257,7 +257,7 @@ def test_ten_minutes_of_work_leave_nothing_on_the_screen_that_a_fresh_one_would_
     entered, resized = shown.written.count(b"\033[?1049h"), shown.written.count(b"\033[2J")
     assert (entered, resized) == (1, 1 + 10)  # cleared where it has to be, and never to draw
     shown.resize(80, 24)
-    shown.tell(run.RUN_ENDED, status="completed")
+    shown.tell(kinds.RUN_ENDED, status="completed")
     shown.do("close")
     assert shown.ended() == 0
     shown.read()

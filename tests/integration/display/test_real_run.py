@@ -10,8 +10,8 @@ from sidecar.display.plain import PlainLines
 from sidecar.display.progress import Progress
 from sidecar.engine.owner import Owner
 from sidecar.engine.server_driven import ServerDriven
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.service import starting
 from sidecar.service.project import Project, here
 from sidecar.state.script import Script
@@ -92,7 +92,7 @@ async def test_a_real_run_is_understood_from_its_start_to_its_end(project: Proje
         progress.hear(event)
         if progress.loop is not None:
             loops.add((progress.loop.id, progress.loop.of))
-        if event.kind == run.TASK_STARTED:
+        if event.kind == kinds.TASK_STARTED:
             counts.add(progress.tasks.count()[2])
     assert (progress.status, progress.workflow) == ("completed", "both"), progress.notes
     assert loops == {("outer", 5)}

@@ -22,7 +22,7 @@ from sidecar.engine.steps import command
 from sidecar.engine.steps.context import Context, RunServices
 from sidecar.errors import StepFailed, TemplateError
 from sidecar.model.agent import AgentEnded, EndReason
-from sidecar.model.run import AGENT_OUTPUT
+from sidecar.model.events import AGENT_OUTPUT
 from sidecar.model.steps import AgentShellCommand, ShellCommand
 from sidecar.state.script import Script
 from sidecar.state.world import World

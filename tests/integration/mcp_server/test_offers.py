@@ -26,7 +26,7 @@ from mcp.types import (
 
 from sidecar import layout
 from sidecar.model import ulid
-from sidecar.model.run import RUN_STARTED, STEP_COMPLETED, RunEvent
+from sidecar.model.events import RUN_STARTED, STEP_COMPLETED, RunEvent
 
 if TYPE_CHECKING:
     from tests.integration.mcp_server.conftest import Served

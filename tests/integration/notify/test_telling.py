@@ -16,9 +16,9 @@ import pytest
 
 from sidecar import config
 from sidecar.engine.owner import Owner
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model import ulid
-from sidecar.model.run import RunEvent
+from sidecar.model.events import RunEvent
 from sidecar.notify.telling import telling
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import yaml
 from sidecar.catalog import agents
 from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import StoreError
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.service import adhoc, last_turn, starting
 from sidecar.store.db import NAME
@@ -23,7 +23,7 @@ from sidecar.store.db import NAME
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sidecar.model.run import RunEvent
+    from sidecar.model.events import RunEvent
     from tests.integration.service.conftest import Place
 
     Eventually = Callable[[Callable[[], bool]], Awaitable[None]]

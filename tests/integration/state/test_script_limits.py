@@ -17,7 +17,7 @@ import pytest
 
 from sidecar.errors import ExpressionError
 from sidecar.state import script_process
-from sidecar.state.reactive import Computed, Reactive, Write
+from sidecar.state.reactive import Computation, Reactive, Write
 from sidecar.state.script import Script
 from sidecar.state.world import World
 
@@ -341,8 +341,8 @@ def test_a_process_has_nothing_of_its_owners_environment(monkeypatch: pytest.Mon
 
 def test_a_transaction_in_which_the_process_dies_leaves_no_trace() -> None:
     fields = {
-        "first": Computed("raw.x", "input.n + 1"),
-        "second": Computed("computed.first", "if (input > 5) Array(2 ** 32 - 1).join(''); return input * 2"),
+        "first": Computation("raw.x", "input.n + 1"),
+        "second": Computation("computed.first", "if (input > 5) Array(2 ** 32 - 1).join(''); return input * 2"),
     }
     with Script(time_limit_s=0.05) as script:
         reactive = Reactive(script, fields, raw={"x": {"n": 1}})

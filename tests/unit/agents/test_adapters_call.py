@@ -13,13 +13,13 @@ import pytest
 
 from sidecar.agents.adapters import ADAPTERS
 from sidecar.errors import AgentFailed
-from sidecar.model.agent_definition import AgentDefinition
+from sidecar.model.agent import AgentDefinition
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.agents.adapters.adapter import Invocation, McpConfiguration
-    from sidecar.model.agent_definition import AdapterName
+    from sidecar.model.agent import AdapterName
 
 TOOLS: tuple[AdapterName, ...] = ("claude", "codex", "gemini")
 MCP: McpConfiguration = {

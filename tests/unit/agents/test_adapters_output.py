@@ -17,7 +17,7 @@ from sidecar.agents.adapters.events import Failed, Resumed, Said, Summary, Token
 
 if TYPE_CHECKING:
     from sidecar.agents.adapters.events import Event, Parser
-    from sidecar.model.agent_definition import AdapterName
+    from sidecar.model.agent import AdapterName
 
 RECORDED = Path(__file__).parent / "recorded"
 NOW = 1_794_800_000.0  # seconds since the epoch, in the week of the recordings

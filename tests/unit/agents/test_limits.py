@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sidecar.agents.adapters.events import Resumed, Said, Tokens, ToolBegan, ToolEnded, Used, Waiting
 from sidecar.agents.limits import LimitWatch
-from sidecar.model.agent_definition import Limits
+from sidecar.model.agent import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

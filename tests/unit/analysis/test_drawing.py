@@ -159,7 +159,7 @@ def test_nothing_that_a_terminal_would_obey_is_ever_drawn(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("summary", workflows.listing("/nonexistent", "builtin").workflows, ids=lambda one: one.name)
-def test_every_built_in_workflow_can_be_drawn(summary: workflows.Summary, name: str) -> None:
+def test_every_built_in_workflow_can_be_drawn(summary: workflows.WorkflowSummary, name: str) -> None:
     drawn = picture(workflows.load(summary.loaded_from))
     text = FORMATS[name](drawn)
     for section in drawn.sections:

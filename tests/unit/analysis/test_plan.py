@@ -13,7 +13,7 @@ from sidecar.analysis.plan import Plan, explain
 from sidecar.catalog import workflows
 from sidecar.config import Settings
 from sidecar.errors import ExpressionError, InputError
-from sidecar.model.steps_control import STEP_CLASSES
+from sidecar.model.steps import STEP_CLASSES
 from sidecar.model.workflow import walk
 from sidecar.state.script import Script
 

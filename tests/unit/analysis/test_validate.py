@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.analysis import validate
-from sidecar.engine import named
+from sidecar.catalog import workflows
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class Project:
         return path
 
     def findings(self, *names: str) -> list[Finding]:
-        places = [named.Named(str(self.root), name) for name in names] or named.of_project(str(self.root))
+        places = [workflows.NamedWorkflow(str(self.root), name) for name in names] or workflows.of_project(
+            str(self.root)
+        )
         return validate.check_all(str(self.root), places, self.script)
 
     def found(self, text: str) -> list[tuple[int, int, str, str]]:

@@ -8,7 +8,6 @@ import pytest
 
 from sidecar.analysis import validate
 from sidecar.catalog import workflows
-from sidecar.engine import named
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Project:
         """Everything, as it is printed, without the directories."""
         root = str(self.root)
         with Script(worker=False) as script:
-            places = [named.Named(root, name) for name in names] or named.of_project(root)
+            places = [workflows.NamedWorkflow(root, name) for name in names] or workflows.of_project(root)
             found = validate.check_all(root, places, script)
         return [str(one).replace(f"{self.state}/workflows/", "") for one in found]
 
@@ -343,5 +342,5 @@ workflow:
 
 
 @pytest.mark.parametrize("summary", workflows.listing("/nonexistent", "builtin").workflows, ids=lambda one: one.name)
-def test_every_built_in_workflow_is_without_findings(project: Project, summary: workflows.Summary) -> None:
+def test_every_built_in_workflow_is_without_findings(project: Project, summary: workflows.WorkflowSummary) -> None:
     assert project.all(summary.loaded_from) == []

@@ -21,7 +21,7 @@ class Catalog:
         for directory in (self.project, self.home):
             directory.mkdir(parents=True)
 
-    def find(self, name: str) -> agents.Agent:
+    def find(self, name: str) -> agents.CatalogAgent:
         return agents.find(str(self.root), name)
 
     def problems(self, text: str) -> list[str]:

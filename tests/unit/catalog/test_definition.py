@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.catalog import definition, workflows, yaml_format
 from sidecar.errors import DefinitionError
-from sidecar.model.steps_control import While
+from sidecar.model.steps import While
 from sidecar.model.workflow import Workflow
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 
-from sidecar.catalog import glance, headings, naming
+from sidecar.catalog import listing, naming
 from sidecar.model.parameters import _PYTHON_TYPES, Declaration
-from sidecar.model.steps_control import STEP_CLASSES
+from sidecar.model.steps import STEP_CLASSES
 from sidecar.model.workflow import Workflow
 
 BUILTIN = sorted(Path(naming.builtin_directory("workflows")).glob("*.yaml"))
@@ -81,42 +81,42 @@ def written(tmp_path: Path, text: str) -> str:
 
 
 def test_it_knows_the_same_words_as_the_models() -> None:
-    assert set(Workflow.model_fields) == glance.KEYS
-    assert set(STEP_CLASSES) == glance.STEP_TYPES
-    assert set(Declaration.model_fields) == glance.DECLARATION
-    assert glance.TYPES == _PYTHON_TYPES
-    assert set(get_args(Declaration.model_fields["type"].annotation)) == set(glance.TYPES)
+    assert set(Workflow.model_fields) == listing.KEYS
+    assert set(STEP_CLASSES) == listing.STEP_TYPES
+    assert set(Declaration.model_fields) == listing.DECLARATION
+    assert listing.TYPES == _PYTHON_TYPES
+    assert set(get_args(Declaration.model_fields["type"].annotation)) == set(listing.TYPES)
 
 
 @pytest.mark.parametrize("path", BUILTIN, ids=lambda path: path.stem)
 def test_a_glance_is_enough_for_what_is_built_in(path: Path) -> None:
-    said = glance.heading(str(path))
+    said = listing.quick_heading(str(path))
     assert said is not None
-    assert said == headings._read_whole(str(path))
+    assert said == listing._read_whole(str(path))
 
 
 @pytest.mark.parametrize("text", USUAL)
 def test_it_says_what_the_whole_reader_says(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, text)
-    said = glance.heading(path)
+    said = listing.quick_heading(path)
     assert said is not None
-    assert said == headings._read_whole(path)
+    assert said == listing._read_whole(path)
 
 
 @pytest.mark.parametrize("text", UNUSUAL, ids=lambda text: text[:40])
 def test_whatever_is_wrong_or_unusual_is_left_to_the_whole_reader(tmp_path: Path, text: str) -> None:
-    assert glance.heading(written(tmp_path, text)) is None
+    assert listing.quick_heading(written(tmp_path, text)) is None
 
 
 def test_what_is_no_file_is_left_to_the_whole_reader(tmp_path: Path) -> None:
-    assert glance.heading(str(tmp_path)) is None
-    assert glance.heading(str(tmp_path / "missing")) is None
+    assert listing.quick_heading(str(tmp_path)) is None
+    assert listing.quick_heading(str(tmp_path / "missing")) is None
 
 
 def test_a_list_of_usual_files_is_made_without_the_models(tmp_path: Path) -> None:
     written(tmp_path, USUAL[0])
     look = (
-        "import sys; from sidecar.catalog import headings; rows, problems = headings.rows(sys.argv[1]);"
+        "import sys; from sidecar.catalog import listing; rows, problems = listing.rows(sys.argv[1]);"
         "assert rows and not problems; sys.exit('pydantic' in sys.modules)"
     )
     done = subprocess.run(

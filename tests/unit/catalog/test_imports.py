@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.catalog import imports
+from sidecar.catalog.workflows import Definition, load_located, restore
 from sidecar.errors import DefinitionError
 
 COMPONENT = "name: part\nsteps:\n  - {id: inner, type: exit}\n"
@@ -25,8 +25,8 @@ class Directory:
         path.write_text(text)
         return path
 
-    def load(self, name: str = "main.yaml") -> imports.Definition:
-        return imports.load(str(self.path / name), "main", "project", str(self.path))
+    def load(self, name: str = "main.yaml") -> Definition:
+        return load_located(str(self.path / name), "main", "project", str(self.path))
 
     def problems(self) -> list[str]:
         with pytest.raises(DefinitionError) as caught:
@@ -74,7 +74,7 @@ def test_a_directory_that_is_itself_a_link_is_no_way_out(directory: Directory, t
     directory.write("main.yaml", "imports: [part.yaml]\nsteps: []\n")
     (tmp_path / "link").symlink_to(directory.path)
     linked = tmp_path / "link"
-    assert imports.load(str(linked / "main.yaml"), "main", "project", str(linked)).components
+    assert load_located(str(linked / "main.yaml"), "main", "project", str(linked)).components
 
 
 def test_a_circle_is_refused_and_told(directory: Directory) -> None:
@@ -156,7 +156,7 @@ def test_a_definition_comes_back_from_its_record_when_its_files_are_gone(directo
     record = json.loads(json.dumps(loaded.record()))
     for path in directory.path.rglob("*.yaml"):
         path.unlink()
-    restored = imports.restore(record)
+    restored = restore(record)
     assert restored.workflow == loaded.workflow
     assert (restored.name, restored.source, restored.loaded_from) == (loaded.name, loaded.source, loaded.loaded_from)
     assert restored.components["part"].workflow == loaded.components["part"].workflow

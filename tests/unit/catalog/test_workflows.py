@@ -9,7 +9,7 @@ import pytest
 
 import sidecar
 from sidecar.catalog import workflows
-from sidecar.catalog.imports import Definition
+from sidecar.catalog.workflows import Definition
 from sidecar.errors import DefinitionError, NotFound, SidecarError
 
 CHECKOUT = Path(__file__).parents[3]

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from sidecar.display import cells, frame
 from sidecar.display.progress import Progress
 from sidecar.display.rows import Row
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 
 
 def told(*events: tuple[str, dict[str, Any]]) -> Progress:
     progress = Progress(workspace="ws")
-    for at, (kind, data) in enumerate([(run.RUN_STARTED, {"workflow": "iterate"}), *events]):
+    for at, (kind, data) in enumerate([(kinds.RUN_STARTED, {"workflow": "iterate"}), *events]):
         progress.hear(RunEvent("run", kind, float(at), data))
     return progress
 
@@ -31,7 +31,7 @@ def drawn(progress: Progress, columns: int = 80, lines: int = 24, *, keys: bool 
     return "\n".join(texts(frame.compose(progress, columns, lines, 100.0, keys=keys)))
 
 
-STOP = (run.SIGNAL, {"signal": "stop", "source": "file", "path": "/p/.stop", "reason": "Tests are red"})
+STOP = (kinds.SIGNAL, {"signal": "stop", "source": "file", "path": "/p/.stop", "reason": "Tests are red"})
 
 
 @given(
@@ -46,17 +46,17 @@ def test_whatever_is_shown_fills_exactly_the_screen(
     columns: int, lines: int, name: str, said: list[str], tasks: int, flags: set[str]
 ) -> None:
     events: list[tuple[str, dict[str, Any]]] = [
-        (run.SIGNAL, {"signal": signal, "reason": name, "source": "file", "path": name})
+        (kinds.SIGNAL, {"signal": signal, "reason": name, "source": "file", "path": name})
         for signal in ("stop", "abort")
         if signal in flags
     ]
-    events += [(run.ITERATION, {"step": name, "iteration": 3, "of": 7})] if "loop" in flags else []
-    events += [(run.AGENT_STARTED, {"agent_id": "a", "name": name, "pid": 1})] if "agent" in flags else []
-    events += [(run.MESSAGE, {"text": name})] if "note" in flags else []
-    events += [(run.AGENT_OUTPUT, {"agent_id": "a", "lines": said})]
-    events += [(run.TASK_STARTED, {"task": f"{name}.{index}", "step": name}) for index in range(tasks)]
-    events += [(run.QUESTION, {"prompt": name})] if "question" in flags else []
-    events += [(run.RUN_ENDED, {"status": "failed", "reason": name})] if "over" in flags else []
+    events += [(kinds.ITERATION, {"step": name, "iteration": 3, "of": 7})] if "loop" in flags else []
+    events += [(kinds.AGENT_STARTED, {"agent_id": "a", "name": name, "pid": 1})] if "agent" in flags else []
+    events += [(kinds.MESSAGE, {"text": name})] if "note" in flags else []
+    events += [(kinds.AGENT_OUTPUT, {"agent_id": "a", "lines": said})]
+    events += [(kinds.TASK_STARTED, {"task": f"{name}.{index}", "step": name}) for index in range(tasks)]
+    events += [(kinds.QUESTION, {"prompt": name})] if "question" in flags else []
+    events += [(kinds.RUN_ENDED, {"status": "failed", "reason": name})] if "over" in flags else []
     rows = frame.compose(told(*events), columns, lines, 100.0, keys="keys" in flags)
     assert len(rows) == lines
     assert {cells.width(text) for text in texts(rows)} == {columns}
@@ -66,11 +66,11 @@ def test_whatever_is_shown_fills_exactly_the_screen(
 @pytest.mark.parametrize("lines", [10, 12, 24])
 def test_status_progress_and_stop_are_on_every_screen(columns: int, lines: int) -> None:
     chatty: list[tuple[str, dict[str, Any]]] = [
-        (run.AGENT_OUTPUT, {"agent_id": "a", "lines": ["chatter"] * 50}),
-        (run.MESSAGE, {"text": "a message"}),
+        (kinds.AGENT_OUTPUT, {"agent_id": "a", "lines": ["chatter"] * 50}),
+        (kinds.MESSAGE, {"text": "a message"}),
     ]
-    tasks = [(run.TASK_STARTED, {"task": f"each.{index}", "step": "each"}) for index in range(30)]
-    loop = (run.ITERATION, {"step": "loop", "iteration": 13, "of": 50})
+    tasks = [(kinds.TASK_STARTED, {"task": f"each.{index}", "step": "each"}) for index in range(30)]
+    loop = (kinds.ITERATION, {"step": "loop", "iteration": 13, "of": 50})
     shown = drawn(told(loop, *chatty, *tasks, STOP), columns, lines)
     for text in ("RUNNING", "12 / 50 (24%)", "Stop requested", "toggle stop"):
         assert text in shown
@@ -90,18 +90,18 @@ def test_where_no_key_is_heard_none_is_offered() -> None:
 
 
 def test_an_abort_is_shown_with_its_reason() -> None:
-    assert "✗ Abort requested: enough" in drawn(told((run.SIGNAL, {"signal": "abort", "reason": "enough"})))
+    assert "✗ Abort requested: enough" in drawn(told((kinds.SIGNAL, {"signal": "abort", "reason": "enough"})))
 
 
 def test_after_the_end_nothing_is_asked_or_offered_any_more() -> None:
-    shown = drawn(told(STOP, (run.RUN_ENDED, {"status": "stopped", "reason": "Tests are red"})))
+    shown = drawn(told(STOP, (kinds.RUN_ENDED, {"status": "stopped", "reason": "Tests are red"})))
     assert "■ STOPPED  Tests are red" in shown
     assert "requested" not in shown
     assert "Press" not in shown
 
 
 def test_more_agents_than_rows_are_counted() -> None:
-    agents = [(run.AGENT_STARTED, {"agent_id": f"a{n}", "name": f"agent{n}", "pid": n}) for n in range(40)]
+    agents = [(kinds.AGENT_STARTED, {"agent_id": f"a{n}", "name": f"agent{n}", "pid": n}) for n in range(40)]
     shown = drawn(told(*agents))
     assert "agent0" in shown
     assert " more" in shown
@@ -110,46 +110,46 @@ def test_more_agents_than_rows_are_counted() -> None:
 
 def test_cost_and_tokens_are_shown_where_they_are_known() -> None:
     assert "Cost" not in drawn(told())
-    shown = drawn(told((run.USAGE, {"step": "a", "cost_usd": 0.5, "tokens": 12_345})))
+    shown = drawn(told((kinds.USAGE, {"step": "a", "cost_usd": 0.5, "tokens": 12_345})))
     assert "Cost: $0.5000" in shown
     assert "Tokens: 12.3k" in shown
 
 
 def test_a_question_and_a_gate_say_what_is_waited_for() -> None:
-    assert "▶ RUNNING  asks: Which branch?" in drawn(told((run.QUESTION, {"prompt": "Which branch?"})))
-    assert "‖ PAUSED  waits for approval of plan" in drawn(told((run.GATE, {"stage": "plan"})))
+    assert "▶ RUNNING  asks: Which branch?" in drawn(told((kinds.QUESTION, {"prompt": "Which branch?"})))
+    assert "‖ PAUSED  waits for approval of plan" in drawn(told((kinds.GATE, {"stage": "plan"})))
 
 
 def test_a_loop_without_an_end_has_no_bar_and_no_estimate() -> None:
-    shown = drawn(told((run.ITERATION, {"step": "loop", "iteration": 4})))
+    shown = drawn(told((kinds.ITERATION, {"step": "loop", "iteration": 4})))
     assert "3 iterations done" in shown
     assert "█" not in shown
     assert "ETA" not in shown
 
 
 def test_tasks_behind_a_loop_have_the_bar_while_they_run() -> None:
-    loop: list[tuple[str, dict[str, Any]]] = [(run.ITERATION, {"step": "loop", "iteration": 1, "of": 3})]
-    loop.append((run.STEP_STARTED, {"step": "each", "id": "each"}))
-    items = (run.EVALUATED, {"step": "each", "field": "items", "outcome": ["answer", ["a", "b"]]})
-    begun = (run.TASK_STARTED, {"task": "each.0", "step": "each"})
+    loop: list[tuple[str, dict[str, Any]]] = [(kinds.ITERATION, {"step": "loop", "iteration": 1, "of": 3})]
+    loop.append((kinds.STEP_STARTED, {"step": "each", "id": "each"}))
+    items = (kinds.EVALUATED, {"step": "each", "field": "items", "outcome": ["answer", ["a", "b"]]})
+    begun = (kinds.TASK_STARTED, {"task": "each.0", "step": "each"})
     assert "0 / 2 (0%)" in drawn(told(*loop, items, begun))
-    assert "1 / 3 (33%)" in drawn(told(*loop, items, begun, (run.TASK_ENDED, {"task": "each.0"})))
+    assert "1 / 3 (33%)" in drawn(told(*loop, items, begun, (kinds.TASK_ENDED, {"task": "each.0"})))
 
 
 def test_a_loop_that_is_over_before_its_maximum_is_not_half_done() -> None:
-    loop = (run.ITERATION, {"step": "loop", "iteration": 5, "of": 10})
-    rows = texts(frame.summary(told(loop, (run.RUN_ENDED, {"status": "completed"})), 60, 100.0))
+    loop = (kinds.ITERATION, {"step": "loop", "iteration": 5, "of": 10})
+    rows = texts(frame.summary(told(loop, (kinds.RUN_ENDED, {"status": "completed"})), 60, 100.0))
     assert "5 iterations done" in rows[2]
-    rows = texts(frame.summary(told(loop, (run.RUN_ENDED, {"status": "stopped"})), 60, 100.0))
+    rows = texts(frame.summary(told(loop, (kinds.RUN_ENDED, {"status": "stopped"})), 60, 100.0))
     assert "5 / 10 (50%)" in rows[2]
 
 
 def test_a_failed_step_is_told() -> None:
-    failed = (run.STEP_FAILED, {"step": "a", "id": "lint", "error": {"message": "exit code 2"}})
+    failed = (kinds.STEP_FAILED, {"step": "a", "id": "lint", "error": {"message": "exit code 2"}})
     assert "step lint failed: exit code 2" in drawn(told(failed))
 
 
 def test_the_summary_says_how_it_ended_and_has_no_empty_rows() -> None:
-    rows = texts(frame.summary(told((run.RUN_ENDED, {"status": "completed"})), 60, 100.0))
+    rows = texts(frame.summary(told((kinds.RUN_ENDED, {"status": "completed"})), 60, 100.0))
     assert "✓ COMPLETED" in rows[1]
     assert all(set(row) & set(string.ascii_letters + "─") for row in rows)

@@ -22,8 +22,8 @@ import sidecar.display
 from sidecar.display.live import Panel
 from sidecar.display.progress import Progress
 from sidecar.display.tty import can_show_panel
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 
 _FRAME = b"\033[?25l"  # each draw begins with it
 
@@ -47,7 +47,7 @@ class Watched:
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def say(self, text: str) -> None:
-        self.panel.hear(RunEvent("run", run.MESSAGE, self.now, {"text": text}))
+        self.panel.hear(RunEvent("run", kinds.MESSAGE, self.now, {"text": text}))
 
     def beats(self, count: int) -> bytes:
         """So many, a quarter of a second apart; what they wrote."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sidecar.display.plain import PlainLines
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 
 
 def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]:
@@ -25,39 +25,39 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
 @pytest.mark.parametrize(
     ("kind", "data", "told"),
     [
-        (run.RUN_STARTED, {"workflow": "iterate"}, ["started iterate, run RUN"]),
+        (kinds.RUN_STARTED, {"workflow": "iterate"}, ["started iterate, run RUN"]),
         (
-            run.RUN_RESUMED,
+            kinds.RUN_RESUMED,
             {"workflow": "iterate", "previous_status": "stopped"},
             ["resumed iterate, run RUN, which was stopped"],
         ),
-        (run.RUN_ENDED, {"status": "aborted", "reason": "enough"}, ["aborted: enough"]),
-        (run.RUN_ENDED, {"status": "failed", "limit": "max_cost_usd"}, ["failed (limit: max_cost_usd)"]),
-        (run.STEP_STARTED, {"step": "a", "id": "a", "type": "agent", "attempt": 2}, ["step a: agent, attempt 2"]),
-        (run.STEP_STARTED, {"step": "a", "id": "a", "type": "state_update"}, []),
-        (run.STEP_FAILED, {"step": "a", "id": "a", "error": {"message": "exit 2"}}, ["step a: failed: exit 2"]),
-        (run.WORKFLOW_RETRIED, {"round": 2}, ["from the start again, round 2"]),
-        (run.ITERATION, {"step": "loop", "iteration": 2, "of": 50}, ["loop: iteration 2 of 50"]),
-        (run.ITERATION, {"step": "loop", "iteration": 2}, ["loop: iteration 2"]),
-        (run.TASK_STARTED, {"task": "each.1"}, ["task each.1: begins"]),
-        (run.AGENT_STARTED, {"agent_id": "1", "name": "claude", "pid": 7}, ["claude: started, pid 7"]),
-        (run.MESSAGE, {"text": "one\ntwo"}, ["one", "two"]),
-        (run.WARNING, {"text": "stale file"}, ["warning: stale file"]),
-        (run.QUESTION, {"prompt": "Which?"}, ["waits for an answer: Which? (sidecar answer RUN VALUE)"]),
+        (kinds.RUN_ENDED, {"status": "aborted", "reason": "enough"}, ["aborted: enough"]),
+        (kinds.RUN_ENDED, {"status": "failed", "limit": "max_cost_usd"}, ["failed (limit: max_cost_usd)"]),
+        (kinds.STEP_STARTED, {"step": "a", "id": "a", "type": "agent", "attempt": 2}, ["step a: agent, attempt 2"]),
+        (kinds.STEP_STARTED, {"step": "a", "id": "a", "type": "state_update"}, []),
+        (kinds.STEP_FAILED, {"step": "a", "id": "a", "error": {"message": "exit 2"}}, ["step a: failed: exit 2"]),
+        (kinds.WORKFLOW_RETRIED, {"round": 2}, ["from the start again, round 2"]),
+        (kinds.ITERATION, {"step": "loop", "iteration": 2, "of": 50}, ["loop: iteration 2 of 50"]),
+        (kinds.ITERATION, {"step": "loop", "iteration": 2}, ["loop: iteration 2"]),
+        (kinds.TASK_STARTED, {"task": "each.1"}, ["task each.1: begins"]),
+        (kinds.AGENT_STARTED, {"agent_id": "1", "name": "claude", "pid": 7}, ["claude: started, pid 7"]),
+        (kinds.MESSAGE, {"text": "one\ntwo"}, ["one", "two"]),
+        (kinds.WARNING, {"text": "stale file"}, ["warning: stale file"]),
+        (kinds.QUESTION, {"prompt": "Which?"}, ["waits for an answer: Which? (sidecar answer RUN VALUE)"]),
         (
-            run.GATE,
+            kinds.GATE,
             {"stage": "plan"},
             ["paused for approval of plan (sidecar resume RUN --approve, or --feedback TEXT to send it back)"],
         ),
-        (run.REDIRECTED, {"text": "use tabs"}, ["redirected: use tabs"]),
+        (kinds.REDIRECTED, {"text": "use tabs"}, ["redirected: use tabs"]),
         (
-            run.SIGNAL,
+            kinds.SIGNAL,
             {"signal": "stop", "source": "file", "path": "/p/.stop", "reason": "red"},
             ["stop requested, after this iteration, by file /p/.stop: red"],
         ),
-        (run.SIGNAL, {"signal": "stop", "cancelled": True}, ["stop cancelled"]),
-        (run.AGENT_OUTPUT, {"agent_id": "?", "lines": ["a \033[31mred\033[0m b\a"]}, ["| a red b"]),
-        (run.EVALUATED, {"step": "a", "field": "items", "outcome": []}, []),
+        (kinds.SIGNAL, {"signal": "stop", "cancelled": True}, ["stop cancelled"]),
+        (kinds.AGENT_OUTPUT, {"agent_id": "?", "lines": ["a \033[31mred\033[0m b\a"]}, ["| a red b"]),
+        (kinds.EVALUATED, {"step": "a", "field": "items", "outcome": []}, []),
         ("something new", {}, []),
     ],
 )
@@ -68,12 +68,12 @@ def test_each_event_is_told_in_words(kind: str, data: dict[str, Any], told: list
 def test_an_agent_is_known_by_its_name_from_start_to_end() -> None:
     agent = {"agent_id": "1"}
     assert lines(
-        (run.AGENT_STARTED, {**agent, "name": "claude", "pid": 7}),
-        (run.AGENT_OUTPUT, {**agent, "lines": ["hello", "world"]}),
-        (run.ACTIVITY, {**agent, "activity": "tool_started", "name": "Edit"}),
-        (run.ACTIVITY, {**agent, "activity": "tool_started", "name": "Edit"}),
-        (run.AGENT_ENDED, {**agent, "reason": "exited", "exit_code": 0, "duration_s": 61.5}),
-        (run.USAGE, {"step": "loop[0]/work", "cost_usd": 0.25, "tokens": 1200}),
+        (kinds.AGENT_STARTED, {**agent, "name": "claude", "pid": 7}),
+        (kinds.AGENT_OUTPUT, {**agent, "lines": ["hello", "world"]}),
+        (kinds.ACTIVITY, {**agent, "activity": "tool_started", "name": "Edit"}),
+        (kinds.ACTIVITY, {**agent, "activity": "tool_started", "name": "Edit"}),
+        (kinds.AGENT_ENDED, {**agent, "reason": "exited", "exit_code": 0, "duration_s": 61.5}),
+        (kinds.USAGE, {"step": "loop[0]/work", "cost_usd": 0.25, "tokens": 1200}),
     )[1:] == [
         "claude | hello",
         "claude | world",
@@ -84,44 +84,46 @@ def test_an_agent_is_known_by_its_name_from_start_to_end() -> None:
 
 
 def test_an_agent_that_was_ended_is_told_why() -> None:
-    ended = (run.AGENT_ENDED, {"name": "claude", "reason": "abort", "exit_code": -9, "survivors": 2})
+    ended = (kinds.AGENT_ENDED, {"name": "claude", "reason": "abort", "exit_code": -9, "survivors": 2})
     assert lines(ended) == ["claude: ended: abort, 2 processes survived"]
 
 
 def test_steps_and_tasks_tell_how_long_they_took() -> None:
     step = {"step": "a", "id": "a", "type": "agent"}
-    told = lines((run.STEP_STARTED, step), (run.TASK_STARTED, {"task": "t"}), (run.TASK_ENDED, {"task": "t"}))
+    told = lines((kinds.STEP_STARTED, step), (kinds.TASK_STARTED, {"task": "t"}), (kinds.TASK_ENDED, {"task": "t"}))
     assert told[-1] == "task t: done in 1s"
-    told = lines((run.STEP_STARTED, step), (run.MESSAGE, {}), (run.STEP_COMPLETED, step))
+    told = lines((kinds.STEP_STARTED, step), (kinds.MESSAGE, {}), (kinds.STEP_COMPLETED, step))
     assert told[-1] == "step a: done in 2s"
 
 
 def test_a_task_that_is_tried_again_says_so() -> None:
-    again = (run.TASK_ENDED, {"task": "t", "error": {"message": "no"}, "will_retry": True})
+    again = (kinds.TASK_ENDED, {"task": "t", "error": {"message": "no"}, "will_retry": True})
     assert lines(again) == ["task t: failed, is tried again: no"]
 
 
 def test_quiet_tells_only_what_needs_a_person() -> None:
-    everything = [(kind, {"prompt": "Which?", "text": "x"}) for kind in (run.RUN_STARTED, run.MESSAGE, run.QUESTION)]
+    everything = [
+        (kind, {"prompt": "Which?", "text": "x"}) for kind in (kinds.RUN_STARTED, kinds.MESSAGE, kinds.QUESTION)
+    ]
     assert lines(*everything, quiet=True) == ["waits for an answer: Which? (sidecar answer RUN VALUE)"]
 
 
 def test_of_a_command_that_succeeds_only_its_words_are_told() -> None:
     command = {"agent_id": "1", "name": "lint", "step": "loop[0]/lint", "task": "each.1"}
-    events: list[tuple[str, dict[str, Any]]] = [(run.AGENT_STARTED, {**command, "pid": 7})]
-    events.append((run.AGENT_OUTPUT, {**command, "lines": ["fine"]}))
-    assert lines(*events, (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})) == [
+    events: list[tuple[str, dict[str, Any]]] = [(kinds.AGENT_STARTED, {**command, "pid": 7})]
+    events.append((kinds.AGENT_OUTPUT, {**command, "lines": ["fine"]}))
+    assert lines(*events, (kinds.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})) == [
         "lint of each.1 | fine"
     ]
-    assert lines(*events, (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 2}))[-1] == (
+    assert lines(*events, (kinds.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 2}))[-1] == (
         "lint of each.1: exited with 2"
     )
 
 
 def test_the_last_words_of_a_task_come_with_its_name_also_behind_its_end() -> None:
     command = {"agent_id": "1", "name": "lint", "step": "each.1/lint", "task": "each.1"}
-    ended = (run.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})
-    assert lines((run.AGENT_STARTED, command), ended, (run.AGENT_OUTPUT, {**command, "lines": ["late"]})) == [
+    ended = (kinds.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})
+    assert lines((kinds.AGENT_STARTED, command), ended, (kinds.AGENT_OUTPUT, {**command, "lines": ["late"]})) == [
         "lint of each.1 | late"
     ]
 
@@ -129,18 +131,18 @@ def test_the_last_words_of_a_task_come_with_its_name_also_behind_its_end() -> No
 def test_a_step_with_tasks_is_told_once_and_before_them_each_time() -> None:
     step = {"step": "loop[0]/each", "id": "each", "type": "parallel_foreach"}
     round_ = [
-        (run.TASK_STARTED, {"task": "each.0", "step": "each", "thread": ""}),
-        (run.TASK_STARTED, {"task": "each.1", "step": "each", "thread": ""}),
-        (run.STEP_STARTED, step),
-        (run.STEP_COMPLETED, step),
+        (kinds.TASK_STARTED, {"task": "each.0", "step": "each", "thread": ""}),
+        (kinds.TASK_STARTED, {"task": "each.1", "step": "each", "thread": ""}),
+        (kinds.STEP_STARTED, step),
+        (kinds.STEP_COMPLETED, step),
     ]
     told = ["step each: parallel_foreach", "task each.0: begins", "task each.1: begins", "step each: done in 1s"]
     assert lines(*round_, *round_) == told * 2
-    inner = (run.TASK_STARTED, {"task": "each.0/inner.0", "step": "inner", "thread": "each.0#1"})
-    begun = (run.STEP_STARTED, {"step": "each.0/inner", "id": "inner", "type": "parallel_foreach", "task": "each.0"})
+    inner = (kinds.TASK_STARTED, {"task": "each.0/inner.0", "step": "inner", "thread": "each.0#1"})
+    begun = (kinds.STEP_STARTED, {"step": "each.0/inner", "id": "inner", "type": "parallel_foreach", "task": "each.0"})
     assert lines(inner, begun) == ["step inner of task each.0: parallel_foreach", "task each.0/inner.0: begins"]
 
 
 def test_lines_that_were_lost_are_counted() -> None:
-    output = (run.AGENT_OUTPUT, {"agent_id": "1", "lines": ["last"], "dropped": 9})
+    output = (kinds.AGENT_OUTPUT, {"agent_id": "1", "lines": ["last"], "dropped": 9})
     assert lines(output) == ["| (9 lines left out)", "| last"]

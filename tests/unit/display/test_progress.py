@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.display.progress import Progress
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 
 
 class Story:
@@ -34,78 +34,78 @@ def loop_of(story: Story) -> tuple[str, int, int | None]:
 @pytest.fixture
 def story() -> Story:
     story = Story()
-    story.tell(run.RUN_STARTED, workflow="iterate", inputs={"mode": "loop"})
+    story.tell(kinds.RUN_STARTED, workflow="iterate", inputs={"mode": "loop"})
     return story
 
 
 def test_a_run_has_a_name_a_mode_and_a_status(story: Story) -> None:
     progress = story.progress
     assert (progress.workflow, progress.mode, progress.status, progress.run_id) == ("iterate", "loop", "running", "run")
-    story.tell(run.RUN_ENDED, status="aborted", reason="Tests are red")
+    story.tell(kinds.RUN_ENDED, status="aborted", reason="Tests are red")
     assert (progress.status, progress.reason, progress.is_over) == ("aborted", "Tests are red", True)
 
 
 def test_the_time_between_an_end_and_a_resume_is_not_counted(story: Story) -> None:
     story.now = 1100
-    story.tell(run.RUN_ENDED, status="stopped")
+    story.tell(kinds.RUN_ENDED, status="stopped")
     assert story.progress.elapsed_s(9999) == 100
     story.now = 5000
-    story.tell(run.RUN_RESUMED, previous_status="stopped")
+    story.tell(kinds.RUN_RESUMED, previous_status="stopped")
     assert story.progress.elapsed_s(5010) == 110
     assert story.progress.status == "running"
 
 
 def test_an_owner_that_died_worked_until_the_last_that_was_heard_of_it(story: Story) -> None:
-    story.tell(run.AGENT_STARTED, agent_id="a", name="claude", pid=1)
+    story.tell(kinds.AGENT_STARTED, agent_id="a", name="claude", pid=1)
     story.now = 1060
-    story.tell(run.ITERATION, step="loop", iteration=1, of=5)
+    story.tell(kinds.ITERATION, step="loop", iteration=1, of=5)
     story.now = 9000
-    story.tell(run.RUN_RESUMED, previous_status="interrupted")
+    story.tell(kinds.RUN_RESUMED, previous_status="interrupted")
     assert story.progress.elapsed_s(9001) == 61
     assert story.progress.crew.agents == {}
 
 
 def test_the_outermost_loop_is_the_one_that_counts(story: Story) -> None:
-    story.tell(run.ITERATION, step="outer", iteration=1, of=3)
-    story.tell(run.ITERATION, step="inner", iteration=1, of=9)
-    story.tell(run.STEP_STARTED, step="outer[0]/inner[0]/work", id="work", type="agent")
-    story.tell(run.ITERATION, step="inner", iteration=2, of=9)
+    story.tell(kinds.ITERATION, step="outer", iteration=1, of=3)
+    story.tell(kinds.ITERATION, step="inner", iteration=1, of=9)
+    story.tell(kinds.STEP_STARTED, step="outer[0]/inner[0]/work", id="work", type="agent")
+    story.tell(kinds.ITERATION, step="inner", iteration=2, of=9)
     assert loop_of(story) == ("outer", 1, 3)
 
 
 def test_a_loop_behind_another_takes_its_place(story: Story) -> None:
-    story.tell(run.ITERATION, step="first", iteration=1, of=3)
-    story.tell(run.STEP_COMPLETED, step="first[0]/note", id="note", type="state_update")
-    story.tell(run.ITERATION, step="second", iteration=1, of=4)
-    story.tell(run.STEP_STARTED, step="second[0]/work", id="work", type="agent")
+    story.tell(kinds.ITERATION, step="first", iteration=1, of=3)
+    story.tell(kinds.STEP_COMPLETED, step="first[0]/note", id="note", type="state_update")
+    story.tell(kinds.ITERATION, step="second", iteration=1, of=4)
+    story.tell(kinds.STEP_STARTED, step="second[0]/work", id="work", type="agent")
     assert loop_of(story) == ("second", 1, 4)
-    story.tell(run.STEP_STARTED, step="between", id="between", type="agent")
-    story.tell(run.ITERATION, step="third", iteration=1, of=5)
+    story.tell(kinds.STEP_STARTED, step="between", id="between", type="agent")
+    story.tell(kinds.ITERATION, step="third", iteration=1, of=5)
     assert loop_of(story) == ("third", 1, 5)
 
 
 def test_also_a_step_that_takes_no_time_tells_that_the_loop_before_it_is_over(story: Story) -> None:
-    story.tell(run.ITERATION, step="loop", iteration=1, of=3)
-    story.tell(run.STEP_COMPLETED, step="after", id="after", type="user_message", task=None)
+    story.tell(kinds.ITERATION, step="loop", iteration=1, of=3)
+    story.tell(kinds.STEP_COMPLETED, step="after", id="after", type="user_message", task=None)
     assert story.progress.loop is not None
     assert story.progress.loop.is_over
 
 
 def test_after_a_resume_inside_of_an_inner_loop_the_outer_one_is_found(story: Story) -> None:
-    story.tell(run.ITERATION, step="inner", iteration=4, of=9)
-    story.tell(run.STEP_STARTED, step="outer[6]/inner[3]/work", id="work", type="agent")
+    story.tell(kinds.ITERATION, step="inner", iteration=4, of=9)
+    story.tell(kinds.STEP_STARTED, step="outer[6]/inner[3]/work", id="work", type="agent")
     assert loop_of(story) == ("outer", 7, None)
-    story.tell(run.ITERATION, step="outer", iteration=8, of=20)
+    story.tell(kinds.ITERATION, step="outer", iteration=8, of=20)
     assert loop_of(story) == ("outer", 8, 20)
 
 
 def test_a_step_behind_a_loop_tells_that_it_is_over(story: Story) -> None:
-    story.tell(run.ITERATION, step="loop", iteration=1, of=3)
-    story.tell(run.STEP_STARTED, step="loop[0]/work", id="work", type="agent", attempt=2)
+    story.tell(kinds.ITERATION, step="loop", iteration=1, of=3)
+    story.tell(kinds.STEP_STARTED, step="loop[0]/work", id="work", type="agent", attempt=2)
     loop = story.progress.loop
     assert loop is not None
     assert (loop.done, story.progress.step, story.progress.attempt) == (0, "work", 2)
-    story.tell(run.STEP_STARTED, step="after", id="after", type="shell_command")
+    story.tell(kinds.STEP_STARTED, step="after", id="after", type="shell_command")
     assert loop.done == 1
 
 
@@ -122,19 +122,19 @@ def test_a_step_behind_a_loop_tells_that_it_is_over(story: Story) -> None:
 def test_whether_the_last_iteration_was_complete_is_known_from_the_end(
     story: Story, end: dict[str, str], done: int
 ) -> None:
-    story.tell(run.ITERATION, step="loop", iteration=1, of=2)
-    story.tell(run.ITERATION, step="loop", iteration=2, of=2)
-    story.tell(run.RUN_ENDED, **end)
+    story.tell(kinds.ITERATION, step="loop", iteration=1, of=2)
+    story.tell(kinds.ITERATION, step="loop", iteration=2, of=2)
+    story.tell(kinds.RUN_ENDED, **end)
     assert story.progress.loop is not None
     assert story.progress.loop.done == done
 
 
 def test_tasks_are_counted_against_the_items_of_their_step(story: Story) -> None:
-    story.tell(run.EVALUATED, step="each", field="items", outcome=["answer", [1, 2, 3]])
+    story.tell(kinds.EVALUATED, step="each", field="items", outcome=["answer", [1, 2, 3]])
     for index in range(3):
-        story.tell(run.TASK_STARTED, task=f"each.{index}", step="each", index=index)
-    story.tell(run.TASK_ENDED, task="each.0")
-    story.tell(run.TASK_ENDED, task="each.1", error={"message": "no"}, will_retry=True)
+        story.tell(kinds.TASK_STARTED, task=f"each.{index}", step="each", index=index)
+    story.tell(kinds.TASK_ENDED, task="each.0")
+    story.tell(kinds.TASK_ENDED, task="each.1", error={"message": "no"}, will_retry=True)
     tasks = story.progress.tasks
     assert tasks.count() == (1, 0, 3)
     assert [(task.id, task.state) for task in tasks.rows(9)] == [
@@ -142,29 +142,29 @@ def test_tasks_are_counted_against_the_items_of_their_step(story: Story) -> None
         ("each.1", "again"),
         ("each.0", "done"),
     ]
-    story.tell(run.TASK_STARTED, task="each.1", step="each", index=1)
-    story.tell(run.TASK_ENDED, task="each.1", error={"message": "still no"})
+    story.tell(kinds.TASK_STARTED, task="each.1", step="each", index=1)
+    story.tell(kinds.TASK_ENDED, task="each.1", error={"message": "still no"})
     assert tasks.count() == (2, 1, 3)
 
 
 def test_what_happens_in_a_task_is_shown_in_its_row_and_not_as_the_runs(story: Story) -> None:
-    story.tell(run.STEP_STARTED, step="each", id="each", type="parallel_foreach")
-    story.tell(run.TASK_STARTED, task="each.0", step="each", index=0)
-    story.tell(run.STEP_STARTED, step="each.0/lint", id="lint", type="shell_command", task="each.0")
+    story.tell(kinds.STEP_STARTED, step="each", id="each", type="parallel_foreach")
+    story.tell(kinds.TASK_STARTED, task="each.0", step="each", index=0)
+    story.tell(kinds.STEP_STARTED, step="each.0/lint", id="lint", type="shell_command", task="each.0")
     (task,) = story.progress.tasks.running.values()
     assert (story.progress.step, task.doing) == ("each", "lint")
-    story.tell(run.ITERATION, step="retry", iteration=2, task="each.0")
+    story.tell(kinds.ITERATION, step="retry", iteration=2, task="each.0")
     assert (story.progress.loop, task.doing) == (None, "iteration 2")
 
 
 def test_a_second_batch_begins_to_count_anew(story: Story) -> None:
     for batch in range(2):
-        story.tell(run.EVALUATED, thread="", step="each", field="items", outcome=["answer", ["a", "b"]])
+        story.tell(kinds.EVALUATED, thread="", step="each", field="items", outcome=["answer", ["a", "b"]])
         for index in range(2):
-            story.tell(run.TASK_STARTED, thread="", task=f"each.{index}", step="each", batch=batch, index=index)
+            story.tell(kinds.TASK_STARTED, thread="", task=f"each.{index}", step="each", batch=batch, index=index)
         assert story.progress.tasks.count() == (0, 0, 2)
         for index in range(2):
-            story.tell(run.TASK_ENDED, task=f"each.{index}")
+            story.tell(kinds.TASK_ENDED, task=f"each.{index}")
         assert story.progress.tasks.count() == (2, 0, 2)
     assert len(story.progress.tasks.ended) == 2
 
@@ -172,37 +172,37 @@ def test_a_second_batch_begins_to_count_anew(story: Story) -> None:
 def test_cost_and_tokens_are_those_of_all_agents_living_or_not(story: Story) -> None:
     crew = story.progress.crew
     assert (crew.cost_usd, crew.tokens) == (None, 0)
-    story.tell(run.AGENT_STARTED, agent_id="a", name="claude", pid=1, step="one")
+    story.tell(kinds.AGENT_STARTED, agent_id="a", name="claude", pid=1, step="one")
     used = {"activity": "usage", "cost_usd": 0.25, "tokens": {"input": 10, "output": 5, "cached": 9}}
-    story.tell(run.ACTIVITY, agent_id="a", **used)
+    story.tell(kinds.ACTIVITY, agent_id="a", **used)
     assert (crew.cost_usd, crew.tokens) == (0.25, 15)
-    story.tell(run.AGENT_ENDED, agent_id="a")
+    story.tell(kinds.AGENT_ENDED, agent_id="a")
     assert (crew.cost_usd, crew.tokens) == (0.25, 15)
-    story.tell(run.USAGE, step="one", cost_usd=0.5, tokens=40)
+    story.tell(kinds.USAGE, step="one", cost_usd=0.5, tokens=40)
     assert (crew.cost_usd, crew.tokens) == (0.5, 40)
-    story.tell(run.AGENT_STARTED, agent_id="b", name="codex", pid=2, step="two")
-    story.tell(run.ACTIVITY, agent_id="b", activity="usage", cost_usd=None, tokens={"input": 7, "output": 0})
-    story.tell(run.USAGE, step="two", cost_usd=None, tokens=7)
+    story.tell(kinds.AGENT_STARTED, agent_id="b", name="codex", pid=2, step="two")
+    story.tell(kinds.ACTIVITY, agent_id="b", activity="usage", cost_usd=None, tokens={"input": 7, "output": 0})
+    story.tell(kinds.USAGE, step="two", cost_usd=None, tokens=7)
     assert (crew.cost_usd, crew.tokens) == (0.5, 47)
 
 
 def test_a_stop_is_shown_until_it_is_cancelled(story: Story) -> None:
-    story.tell(run.SIGNAL, signal="stop", source="keyboard", path=None, reason="requested at the terminal")
+    story.tell(kinds.SIGNAL, signal="stop", source="keyboard", path=None, reason="requested at the terminal")
     assert story.progress.asked["stop"] == ("requested at the terminal", "keyboard", "")
-    story.tell(run.SIGNAL, signal="stop", cancelled=True)
+    story.tell(kinds.SIGNAL, signal="stop", cancelled=True)
     assert story.progress.asked == {}
 
 
 def test_a_question_is_shown_until_it_is_answered(story: Story) -> None:
-    story.tell(run.QUESTION, step="ask", prompt="Which branch?")
+    story.tell(kinds.QUESTION, step="ask", prompt="Which branch?")
     assert story.progress.waits_for == "Which branch?"
-    story.tell(run.ANSWERED, step="ask", value="main")
+    story.tell(kinds.ANSWERED, step="ask", value="main")
     assert story.progress.waits_for == ""
 
 
 def test_a_flood_of_output_keeps_the_last_lines_and_nothing_else(story: Story) -> None:
-    story.tell(run.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=[f"line {number}" for number in range(100_000)])
-    story.tell(run.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=["x" * (1 << 20)])
+    story.tell(kinds.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=[f"line {number}" for number in range(100_000)])
+    story.tell(kinds.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=["x" * (1 << 20)])
     assert len(story.progress.crew.lines) == 200
     assert story.progress.crew.lines[-2].text == "line 99999"
     assert len(story.progress.crew.lines[-1].text) == 2048
@@ -210,22 +210,22 @@ def test_a_flood_of_output_keeps_the_last_lines_and_nothing_else(story: Story) -
 
 def test_thousands_of_tasks_agents_and_lists_do_not_pile_up(story: Story) -> None:
     for number in range(5_000):
-        story.tell(run.TASK_STARTED, task=f"each.{number}", step="each", index=number)
-        story.tell(run.AGENT_STARTED, agent_id=f"a{number}", name="claude", pid=1, task=f"each.{number}")
-        story.tell(run.AGENT_ENDED, agent_id=f"a{number}")
-        story.tell(run.TASK_ENDED, task=f"each.{number}")
-        story.tell(run.EVALUATED, step=f"loop[{number}]/for", field="items", outcome=["answer", [1]])
+        story.tell(kinds.TASK_STARTED, task=f"each.{number}", step="each", index=number)
+        story.tell(kinds.AGENT_STARTED, agent_id=f"a{number}", name="claude", pid=1, task=f"each.{number}")
+        story.tell(kinds.AGENT_ENDED, agent_id=f"a{number}")
+        story.tell(kinds.TASK_ENDED, task=f"each.{number}")
+        story.tell(kinds.EVALUATED, step=f"loop[{number}]/for", field="items", outcome=["answer", [1]])
     progress = story.progress
     assert progress.tasks.count()[0] == 5_000
     assert len(progress.tasks.ended) + len(progress.crew.agents) + len(progress.tasks._sizes) <= 200
     assert len(progress.crew._names) <= 1000
     for batch in range(5_000):
-        story.tell(run.TASK_STARTED, task="each.0", step="each", batch=batch)
-        story.tell(run.TASK_ENDED, task="each.0")
+        story.tell(kinds.TASK_STARTED, task="each.0", step="each", batch=batch)
+        story.tell(kinds.TASK_ENDED, task="each.0")
     assert len(progress.tasks._batches) <= 2
 
 
-_KINDS = [value for name, value in vars(run).items() if name.isupper() and isinstance(value, str)]
+_KINDS = [value for name, value in vars(kinds).items() if name.isupper() and isinstance(value, str)]
 _VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text() | st.none())
 _NAMES = ["step", "id", "task", "agent_id", "lines", "tokens", "cost_usd", "error", "iteration", "of", "outcome"]
 _NAMES += ["activity", "until", "what", "name", "thread", "batch", "round", "stream"]

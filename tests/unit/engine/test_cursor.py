@@ -11,8 +11,7 @@ from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor, LoopCount
 from sidecar.engine.cursor.position import Scope, StepList
 from sidecar.errors import DefinitionChanged, SidecarError
-from sidecar.model.numbering import numbered
-from sidecar.model.workflow import Workflow
+from sidecar.model.workflow import Workflow, numbered
 
 ERROR = {"message": "it failed"}
 

@@ -10,8 +10,7 @@ import pytest
 from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import StepList
-from sidecar.model.numbering import numbered
-from sidecar.model.workflow import Workflow
+from sidecar.model.workflow import Workflow, numbered
 
 ERROR = {"message": "it failed"}
 

@@ -14,19 +14,19 @@ from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import StepList
 from sidecar.model.language import has_template
-from sidecar.model.numbering import numbered
-from sidecar.model.steps import Exit, Fallible
-from sidecar.model.steps_control import (
+from sidecar.model.steps import (
     Break,
     Conditional,
     Continue,
+    Exit,
+    Fallible,
     ForEach,
     IncludeWorkflow,
     ParallelForEach,
     While,
     branches,
 )
-from sidecar.model.workflow import Workflow
+from sidecar.model.workflow import Workflow, numbered
 
 ERROR = {"message": "it failed"}
 DEEPEST = 3

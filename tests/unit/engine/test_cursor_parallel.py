@@ -14,8 +14,7 @@ from sidecar.engine.cursor import actions
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import StepList
 from sidecar.errors import DefinitionChanged
-from sidecar.model.numbering import numbered
-from sidecar.model.workflow import Workflow
+from sidecar.model.workflow import Workflow, numbered
 
 ERROR = {"message": "it failed"}
 DONE = actions.Finished("completed")

@@ -10,14 +10,14 @@ import pytest
 
 from sidecar.catalog import workflows
 from sidecar.engine.step import needs_agent
-from sidecar.model.run import Driver
-from sidecar.model.steps_control import STEP_CLASSES
+from sidecar.model.events import Driver
+from sidecar.model.steps import STEP_CLASSES
 from sidecar.model.workflow import Workflow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.catalog.imports import Definition
+    from sidecar.catalog.workflows import Definition
 
 AGENT = {"type": "agent", "prompt": "p"}
 MESSAGE = {"type": "user_message", "message": "m"}

@@ -11,7 +11,7 @@ from sidecar.mcp_server.calls import Call, OpenCalls, run_of
 from sidecar.mcp_server.port import Ask, Tell
 from sidecar.mcp_server.progress import Plan, Story
 from sidecar.model import ulid
-from sidecar.model.run import RUN_STARTED, RunEvent
+from sidecar.model.events import RUN_STARTED, RunEvent
 
 DEADLINE_S = 20
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from sidecar.errors import InputError
-from sidecar.model.agent_definition import AgentDefinition, Limits
+from sidecar.model.agent import AgentDefinition, Limits
 
 
 def define(**values: Any) -> AgentDefinition:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sidecar.catalog import definition, yaml_format
-from sidecar.model.expressions import sites
 from sidecar.model.language import Role
+from sidecar.model.workflow import sites
 
 TEXT = """\
 inputs: {n: {type: integer, default: 1}}

@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.model.numbering import numbered
-from sidecar.model.steps_control import branches
-from sidecar.model.workflow import Workflow
+from sidecar.model.steps import branches
+from sidecar.model.workflow import Workflow, numbered
 
 
 def ids(steps: Any) -> list[str]:

@@ -11,11 +11,19 @@ from jsonschema import Draft202012Validator
 
 from sidecar.catalog import definition, yaml_format
 from sidecar.errors import DefinitionError
-from sidecar.model.schema import json_schema
-from sidecar.model.steps import AgentStep, ShellCommand, StateUpdate, Wait
-from sidecar.model.steps_control import STEP_CLASSES, Conditional, ForEach, While, branches
-from sidecar.model.updates import Update
-from sidecar.model.workflow import Workflow
+from sidecar.model.steps import (
+    STEP_CLASSES,
+    AgentStep,
+    Conditional,
+    ForEach,
+    ShellCommand,
+    StateUpdate,
+    Update,
+    Wait,
+    While,
+    branches,
+)
+from sidecar.model.workflow import Workflow, json_schema
 
 HERE = Path(__file__).parent
 WRONG: list[dict[str, Any]] = yaml.safe_load((HERE / "wrong_workflows.yaml").read_text())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.notify.notices import Notice, Reader, summed
 
 RUN = "01JC0000000000000000000000"

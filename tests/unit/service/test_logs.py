@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import pytest
 
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.service import logs
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model import ulid
-from sidecar.model.run import RunEvent
+from sidecar.model.events import RunEvent
 from sidecar.service.metrics import Metrics
 
 if TYPE_CHECKING:

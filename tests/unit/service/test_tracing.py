@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model import ulid
-from sidecar.model.run import RunEvent
+from sidecar.model.events import RunEvent
 from sidecar.service import tracing
 from sidecar.service.tracing import Spans, trace_id
 

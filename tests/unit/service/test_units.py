@@ -30,7 +30,7 @@ def template(name: str) -> str:
     return (TEMPLATES / name).read_text()
 
 
-def user_unit(**changed: Any) -> units.Definition:
+def user_unit(**changed: Any) -> units.ServiceUnit:
     return units.systemd(template(units.USER_TEMPLATE), replace(HERE, **changed))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sidecar.signals.receipts import EndedProcess, RunOutcome
+    from sidecar.signals.receipts import ReceiptProcess, RunOutcome
 
 WHOLE: dict[str, object] = {
     **dict.fromkeys(("signal", "signal_id", "path", "state", "reason"), "x"),
@@ -37,7 +37,7 @@ def signal_in(directory: Path, reason: str = "why") -> files.Signal:
     return signal
 
 
-def ended(run_id: str, pid: int) -> EndedProcess:
+def ended(run_id: str, pid: int) -> ReceiptProcess:
     return {
         "run_id": run_id,
         "pid": pid,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.errors import ExpressionError, SidecarError
-from sidecar.state.reactive import Computed, DependencyError, OnError, Reactive, Transformation, Write
+from sidecar.state.reactive import Computation, DependencyError, OnError, Reactive, Transformation, Write
 from sidecar.state.script import Script
 from sidecar.state.values import same
 
@@ -26,9 +26,11 @@ def script(request: pytest.FixtureRequest) -> Iterator[Script]:
 
 
 FILES = {
-    "filtered": Computed("raw.file_list", "input.filter(f => !f.includes('node_modules'))"),
-    "batches": Computed("computed.filtered", "input.map((file, index) => ({ id: `batch_${index}`, files: [file] }))"),
-    "ready": Computed(
+    "filtered": Computation("raw.file_list", "input.filter(f => !f.includes('node_modules'))"),
+    "batches": Computation(
+        "computed.filtered", "input.map((file, index) => ({ id: `batch_${index}`, files: [file] }))"
+    ),
+    "ready": Computation(
         ("computed.batches", "raw.batch_status"),
         "input[0].filter(batch => (input[1][batch.id] || 'pending') === 'pending').map(batch => batch.id)",
     ),
@@ -60,8 +62,8 @@ def test_computed_fields_follow_what_is_written(script: Script) -> None:
 
 def test_every_operation_reaches_fields_and_expressions(script: Script) -> None:
     fields = {
-        "total": Computed("raw.n", "input.reduce((a, b) => a + b, 0)"),
-        "has": Computed("state.o", "Object.keys(input)"),
+        "total": Computation("raw.n", "input.reduce((a, b) => a + b, 0)"),
+        "has": Computation("state.o", "Object.keys(input)"),
     }
     reactive = Reactive(script, fields, raw={"n": [1], "count": 1}, state={"o": {"a": 1}})
     assert reactive.update([Write("raw.n", 5, "append")]).changed == ("total",)
@@ -72,8 +74,8 @@ def test_every_operation_reaches_fields_and_expressions(script: Script) -> None:
 
 def test_a_field_waits_until_all_its_sources_are_set(script: Script) -> None:
     fields = {
-        "sum": Computed(("raw.a", "raw.b.inner"), "input[0] + input[1]"),
-        "twice": Computed("computed.sum", "input * 2"),
+        "sum": Computation(("raw.a", "raw.b.inner"), "input[0] + input[1]"),
+        "twice": Computation("computed.sum", "input * 2"),
     }
     reactive = Reactive(script, fields, declared=["a", "b"])
     assert reactive.update([Write("raw.a", 1)]).changed == ()
@@ -88,7 +90,7 @@ def test_a_field_waits_until_all_its_sources_are_set(script: Script) -> None:
 
 
 def test_declared_names_are_null_and_others_undefined(script: Script) -> None:
-    reactive = Reactive(script, {"c": Computed("raw.a", "input")}, declared=["a", "b"])
+    reactive = Reactive(script, {"c": Computation("raw.a", "input")}, declared=["a", "b"])
     assert seen(script, reactive, "[a === null, b === null, c === null, d === undefined]") == [True, True, True, True]
     reactive.update([Write("raw.d", 1), Write("raw.a", 2)])
     assert seen(script, reactive, "[a, b, c, d]") == [2, None, 2, 1]
@@ -96,9 +98,9 @@ def test_declared_names_are_null_and_others_undefined(script: Script) -> None:
 
 def test_a_field_runs_once_per_transaction_after_everything_it_reads(script: Script) -> None:
     fields = {
-        "bottom": Computed(("computed.left", "computed.right", "raw.x"), "input.join('+')"),
-        "left": Computed("raw.x", "'l' + input"),
-        "right": Computed(("raw.x", "raw.y"), "'r' + input.join('')"),
+        "bottom": Computation(("computed.left", "computed.right", "raw.x"), "input.join('+')"),
+        "left": Computation("raw.x", "'l' + input"),
+        "right": Computation(("raw.x", "raw.y"), "'r' + input.join('')"),
     }
     trace: list[Transformation] = []
     reactive = Reactive(script, fields, raw={"x": 0, "y": 0}, on_computed=trace.append)
@@ -110,10 +112,10 @@ def test_a_field_runs_once_per_transaction_after_everything_it_reads(script: Scr
 
 def test_only_a_source_with_another_value_makes_a_field_run(script: Script) -> None:
     fields = {
-        "size": Computed("raw.list", "input.length"),
-        "big": Computed("computed.size", "input > 2"),
-        "label": Computed("computed.big", "input ? 'big' : 'small'"),
-        "deep": Computed("raw.config.retries", "input"),
+        "size": Computation("raw.list", "input.length"),
+        "big": Computation("computed.size", "input > 2"),
+        "label": Computation("computed.big", "input ? 'big' : 'small'"),
+        "deep": Computation("raw.config.retries", "input"),
     }
     trace: list[Transformation] = []
     raw = {"list": [1, 2], "config": {"retries": 1, "other": 1}}
@@ -135,7 +137,7 @@ def test_only_a_source_with_another_value_makes_a_field_run(script: Script) -> N
 
 
 def test_what_one_transaction_computes_from_is_what_it_wrote(script: Script) -> None:
-    fields = {"c": Computed("raw.a", "input + (other ?? 0)")}
+    fields = {"c": Computation("raw.a", "input + (other ?? 0)")}
     reactive = Reactive(script, fields)
     reactive.update([Write("raw.a", 1), Write("raw.other", 10)])
     assert reactive.computed == {"c": 11}
@@ -156,8 +158,8 @@ def test_what_one_transaction_computes_from_is_what_it_wrote(script: Script) -> 
 )
 def test_a_failing_transaction_leaves_no_trace(script: Script, bad: list[Write]) -> None:
     fields = {
-        "double": Computed("raw.x", "input * 2"),
-        "checked": Computed(
+        "double": Computation("raw.x", "input * 2"),
+        "checked": Computation(
             ("computed.double", "raw.n"), "if (input[1] < 0) throw new Error('negative'); return input[0] + input[1]"
         ),
     }
@@ -174,7 +176,7 @@ def test_a_failing_transaction_leaves_no_trace(script: Script, bad: list[Write])
 
 
 def test_the_error_of_a_field_names_it(script: Script) -> None:
-    reactive = Reactive(script, {"parsed": Computed("raw.text", "\nJSON.parse(input)")})
+    reactive = Reactive(script, {"parsed": Computation("raw.text", "\nJSON.parse(input)")})
     with pytest.raises(ExpressionError, match="computed field 'parsed': SyntaxError: unexpected token") as caught:
         reactive.update([Write("raw.text", "nope")])
     assert caught.value.kind == "runtime"
@@ -183,8 +185,8 @@ def test_the_error_of_a_field_names_it(script: Script) -> None:
 
 def test_a_fallback_takes_the_place_of_an_error(script: Script) -> None:
     fields = {
-        "data": Computed("raw.text", "JSON.parse(input)", on_error="use_fallback", fallback={"none": True}),
-        "keys": Computed("computed.data", "Object.keys(input)"),
+        "data": Computation("raw.text", "JSON.parse(input)", on_error="use_fallback", fallback={"none": True}),
+        "keys": Computation("computed.data", "Object.keys(input)"),
     }
     reactive = Reactive(script, fields)
     reactive.update([Write("raw.text", "nope")])
@@ -195,8 +197,8 @@ def test_a_fallback_takes_the_place_of_an_error(script: Script) -> None:
 
 def test_an_ignored_error_leaves_the_field_and_its_readers_without_a_value(script: Script) -> None:
     fields = {
-        "data": Computed("raw.text", "JSON.parse(input)", on_error="ignore"),
-        "keys": Computed("computed.data", "Object.keys(input)"),
+        "data": Computation("raw.text", "JSON.parse(input)", on_error="ignore"),
+        "keys": Computation("computed.data", "Object.keys(input)"),
     }
     reactive = Reactive(script, fields, raw={"text": '{"a": 1}'})
     assert reactive.update([Write("raw.text", "nope")]).changed == ("data", "keys")
@@ -207,29 +209,29 @@ def test_an_ignored_error_leaves_the_field_and_its_readers_without_a_value(scrip
 @pytest.mark.parametrize(("value", "result"), [([6, 3], 2), ([1, 0], 0), (["x", 1], 0)])
 def test_a_validation_that_is_false_is_an_error_of_the_field(script: Script, value: list[Any], result: int) -> None:
     check = "typeof output === 'number' && isFinite(output)"
-    fields = {"ratio": Computed(("raw.a", "raw.b"), "input[0] / input[1]", "use_fallback", 0, check)}
+    fields = {"ratio": Computation(("raw.a", "raw.b"), "input[0] / input[1]", "use_fallback", 0, check)}
     reactive = Reactive(script, fields, raw={"a": value[0], "b": value[1]})
     assert reactive.computed == {"ratio": result}
 
 
 def test_a_validation_may_look_at_the_input_and_is_true_as_in_javascript(script: Script) -> None:
-    fields = {"kept": Computed("raw.list", "input.slice(0, 2)", validate="output.length <= input.length && []")}
+    fields = {"kept": Computation("raw.list", "input.slice(0, 2)", validate="output.length <= input.length && []")}
     reactive = Reactive(script, fields, raw={"list": [1, 2, 3]})
     assert reactive.computed == {"kept": [1, 2]}
-    fields = {"bad": Computed("raw.list", "input", validate="output.length > 5")}
+    fields = {"bad": Computation("raw.list", "input", validate="output.length > 5")}
     with pytest.raises(ExpressionError, match=r"computed field 'bad': its value fails `output\.length > 5`"):
         Reactive(script, fields, raw={"list": [1]})
 
 
 def test_cycles_and_bad_sources_are_refused_at_load(script: Script) -> None:
     with pytest.raises(DependencyError, match="a → b → a"):
-        Reactive(script, {"a": Computed("computed.b", "input"), "b": Computed("computed.a", "input")})
+        Reactive(script, {"a": Computation("computed.b", "input"), "b": Computation("computed.a", "input")})
     with pytest.raises(ExpressionError, match="computed field 'a': SyntaxError"):
-        Reactive(script, {"a": Computed("raw.x", "input +")})
+        Reactive(script, {"a": Computation("raw.x", "input +")})
 
 
 def test_computed_hides_raw_which_hides_state(script: Script) -> None:
-    fields = {"x": Computed("raw.x", "'computed ' + input", on_error="ignore", validate="!output.includes('bad')")}
+    fields = {"x": Computation("raw.x", "'computed ' + input", on_error="ignore", validate="!output.includes('bad')")}
     reactive = Reactive(script, fields, state={"x": "state", "y": "state"})
     assert (reactive.flattened()["x"], seen(script, reactive, "x")) == ("state", "state")
     reactive.update([Write("raw.x", "raw"), Write("raw.y", "raw")])
@@ -241,7 +243,7 @@ def test_computed_hides_raw_which_hides_state(script: Script) -> None:
 
 def test_what_the_caller_does_with_a_value_afterwards_changes_nothing(script: Script) -> None:
     mine: dict[str, Any] = {"list": [1]}
-    reactive = Reactive(script, {"n": Computed("raw.v.list", "input.length")})
+    reactive = Reactive(script, {"n": Computation("raw.v.list", "input.length")})
     reactive.update([Write("raw.v", mine)])
     mine["list"].append(2)
     assert reactive.raw == {"v": {"list": [1]}}
@@ -252,8 +254,8 @@ def test_what_the_caller_does_with_a_value_afterwards_changes_nothing(script: Sc
 def test_the_trace_tells_field_time_trigger_input_output_duration_and_error(script: Script) -> None:
     ticks = itertools.count()
     fields = {
-        "sum": Computed(("raw.a", "raw.b"), "input[0] + input[1]"),
-        "bad": Computed("computed.sum", "input.nothing.here", "use_fallback", "none"),
+        "sum": Computation(("raw.a", "raw.b"), "input[0] + input[1]"),
+        "bad": Computation("computed.sum", "input.nothing.here", "use_fallback", "none"),
     }
     trace: list[Transformation] = []
     before = time.time()
@@ -274,7 +276,7 @@ def test_the_trace_tells_field_time_trigger_input_output_duration_and_error(scri
 
 
 def test_the_trace_has_what_was_undone_and_says_so(script: Script) -> None:
-    fields = {"ok": Computed("raw.x", "input"), "fails": Computed("computed.ok", "input.a.b")}
+    fields = {"ok": Computation("raw.x", "input"), "fails": Computation("computed.ok", "input.a.b")}
     trace: list[Transformation] = []
     reactive = Reactive(script, fields, on_computed=trace.append)
     with pytest.raises(ExpressionError):
@@ -285,7 +287,7 @@ def test_the_trace_has_what_was_undone_and_says_so(script: Script) -> None:
 @pytest.mark.parametrize("item", [7, "x" * 900, {"y" * 900: "z" * 5000}])
 def test_what_a_trace_shows_of_a_large_value_is_bounded(script: Script, item: object) -> None:
     trace: list[Transformation] = []
-    reactive = Reactive(script, {"n": Computed("raw.list", "input.concat(input)")}, on_computed=trace.append)
+    reactive = Reactive(script, {"n": Computation("raw.list", "input.concat(input)")}, on_computed=trace.append)
     reactive.update([Write("raw.list", [item] * 500)])
     (one,) = trace
     assert len(str(one)) < 20_000
@@ -340,14 +342,14 @@ WRITES = st.one_of(
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> dict[str, Computed]:
+def graphs(draw: st.DrawFn) -> dict[str, Computation]:
     fields = {}
     for number in range(draw(st.integers(1, 6))):
         known = [f"raw.{name}" for name in NAMES] + ["raw.r0.a", "state.r1"] + [f"computed.c{i}" for i in range(number)]
         sources = tuple(draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
         on_error: OnError = draw(st.sampled_from(ON_ERROR))
         check = draw(st.sampled_from([None, None, "output !== 0"]))
-        fields[f"c{number}"] = Computed(sources, draw(st.sampled_from(TRANSFORMS)), on_error, "fallback", check)
+        fields[f"c{number}"] = Computation(sources, draw(st.sampled_from(TRANSFORMS)), on_error, "fallback", check)
     order = draw(st.permutations(list(fields)))
     return {name: fields[name] for name in order}
 
@@ -361,7 +363,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Script]:
 @settings(max_examples=60)
 @given(fields=graphs(), updates=st.lists(st.lists(WRITES, min_size=1, max_size=3), max_size=6))
 def test_any_updates_give_what_computing_everything_from_scratch_gives(
-    shared: Script, fields: dict[str, Computed], updates: list[list[Write]]
+    shared: Script, fields: dict[str, Computation], updates: list[list[Write]]
 ) -> None:
     reactive = Reactive(shared, fields)
     look = shared.compile("[r0, r1, r2, c0, c1, c2, c3, c4, c5]")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.catalog import yaml_format
-from sidecar.state.reactive import Computed, Reactive, Write
+from sidecar.state.reactive import Computation, Reactive, Write
 from sidecar.state.script import Script
 from sidecar.state.values import same
 
@@ -113,12 +113,12 @@ def script() -> Iterator[Script]:
         yield script
 
 
-def computed_of(name: str) -> dict[str, Computed]:
+def computed_of(name: str) -> dict[str, Computation]:
     value = yaml_format.load(str(SEED / f"{name}.yaml")).value
     value = value.get("workflow", value)
     fields = value.get("state_schema", value).get("computed", {}) if isinstance(value, dict) else {}
     return {
-        key: Computed(
+        key: Computation(
             tuple(one["from"]) if isinstance(one["from"], list) else one["from"],
             one["transform"],
             on_error=one.get("on_error", "propagate"),

@@ -14,8 +14,8 @@ import anyio
 
 from sidecar.display.live import Panel
 from sidecar.display.progress import Progress
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 
 RUN_ID = "01JCZ4B5Y0SIDECARSNAPSH0T1"
 
@@ -62,28 +62,28 @@ class Show:
                 "é👍🏽e\u0301",
             ]
             said = [f"{seed}.{second} {nasty[(seed + second) % len(nasty)]}"] * (1 + second % 3)
-            self.tell(run.AGENT_OUTPUT, agent_id=f"a{self.agents}", stream="stdout", lines=said)
+            self.tell(kinds.AGENT_OUTPUT, agent_id=f"a{self.agents}", stream="stdout", lines=said)
             if second % 20 == 7:
-                self.tell(run.SIGNAL, signal="stop", source="keyboard", reason="requested at the terminal", path="")
+                self.tell(kinds.SIGNAL, signal="stop", source="keyboard", reason="requested at the terminal", path="")
             if second % 20 == 12:
-                self.tell(run.SIGNAL, signal="stop", cancelled=True)
+                self.tell(kinds.SIGNAL, signal="stop", cancelled=True)
             for _ in range(4):
                 self.draw()
                 self.now += 0.25
 
     def _iterate(self, seed: int) -> None:
-        self.tell(run.AGENT_ENDED, agent_id=f"a{self.agents}")
-        self.tell(run.USAGE, step="work", cost_usd=0.05, tokens=1200)
+        self.tell(kinds.AGENT_ENDED, agent_id=f"a{self.agents}")
+        self.tell(kinds.USAGE, step="work", cost_usd=0.05, tokens=1200)
         self.agents += 1
-        self.tell(run.ITERATION, step="loop", iteration=self.agents, of=70)
-        self.tell(run.STEP_STARTED, step=f"loop[{self.agents - 1}]/work", id="work", type="agent", attempt=1)
-        self.tell(run.AGENT_STARTED, agent_id=f"a{self.agents}", name="claude", pid=4000 + self.agents)
+        self.tell(kinds.ITERATION, step="loop", iteration=self.agents, of=70)
+        self.tell(kinds.STEP_STARTED, step=f"loop[{self.agents - 1}]/work", id="work", type="agent", attempt=1)
+        self.tell(kinds.AGENT_STARTED, agent_id=f"a{self.agents}", name="claude", pid=4000 + self.agents)
         if seed % 3 == 0:
             for index in range(5):
-                self.tell(run.TASK_STARTED, task=f"each.{index}", step="each", batch=self.agents, index=index)
+                self.tell(kinds.TASK_STARTED, task=f"each.{index}", step="each", batch=self.agents, index=index)
         elif seed % 3 == 1:
             for index in range(5):
-                self.tell(run.TASK_ENDED, task=f"each.{index}")
+                self.tell(kinds.TASK_ENDED, task=f"each.{index}")
 
     def fail(self) -> None:
         """A task beside the panel raises, as a defect would."""

@@ -15,8 +15,8 @@ from sidecar.display.live import Panel
 from sidecar.display.person import TerminalPerson
 from sidecar.display.progress import Progress
 from sidecar.display.seat import Seat
-from sidecar.model import run
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 
 
 def report(*words: object) -> None:
@@ -32,7 +32,7 @@ async def main(what: str, rest: list[str]) -> None:
     panel = Panel(Progress(workflow="iterate"), console=Console(file=os.fdopen(os.dup(0), "w"), force_terminal=True))
     seat = Seat(panel, None if what.endswith("-late") else lambda: report("press"))
     person = TerminalPerson(seat)
-    panel.hear(RunEvent("run", run.RUN_STARTED, 0.0, {"workflow": "iterate"}))
+    panel.hear(RunEvent("run", kinds.RUN_STARTED, 0.0, {"workflow": "iterate"}))
 
     async def interruptible(scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGINT) as received:

@@ -22,8 +22,8 @@ from sidecar.engine.owner import Owner
 from sidecar.engine.replay import load
 from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import InputError
-from sidecar.model import run as kinds
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model.events import RunEvent
 from sidecar.service import starting
 from sidecar.service.detached_executor import DetachedExecutor
 from sidecar.service.project import Project

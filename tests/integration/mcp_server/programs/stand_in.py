@@ -19,8 +19,9 @@ from anyio.abc import TaskGroup
 from sidecar.catalog import workflows
 from sidecar.errors import NotFound, SidecarError
 from sidecar.mcp_server.port import Ask, Json, Launcher, Tell
-from sidecar.model import run, ulid
-from sidecar.model.run import RunEvent
+from sidecar.model import events as kinds
+from sidecar.model import ulid
+from sidecar.model.events import RunEvent
 
 
 class _Run:
@@ -99,20 +100,20 @@ class StandIn:
     async def _carry_out(self, started: _Run, parameters: Json, ask: Ask | None) -> None:
         try:
             started.status, reason = await self._steps(started, parameters, ask)
-            started.tell(run.RUN_ENDED, status=started.status, reason=reason)
+            started.tell(kinds.RUN_ENDED, status=started.status, reason=reason)
         finally:
             started.over.set()
 
     async def _steps(self, started: _Run, parameters: Json, ask: Ask | None) -> tuple[str, str | None]:
-        started.tell(run.RUN_STARTED, workflow=started.name)
+        started.tell(kinds.RUN_STARTED, workflow=started.name)
         for _ in range(parameters.get("chatter", 0)):
-            started.tell(run.AGENT_OUTPUT, agent_id="1", lines=["x" * 100])
-            started.tell(run.STEP_STARTED, step="first", id="first")
+            started.tell(kinds.AGENT_OUTPUT, agent_id="1", lines=["x" * 100])
+            started.tell(kinds.STEP_STARTED, step="first", id="first")
         for step in ("first", "second"):
-            started.tell(run.STEP_STARTED, step=step, id=step)
+            started.tell(kinds.STEP_STARTED, step=step, id=step)
             if step == "first" and (ended := await self._middle(started, parameters, ask)):
                 return ended
-            started.tell(run.STEP_COMPLETED, step=step, id=step)
+            started.tell(kinds.STEP_COMPLETED, step=step, id=step)
         return "completed", None
 
     async def _middle(self, started: _Run, parameters: Json, ask: Ask | None) -> tuple[str, str | None] | None:

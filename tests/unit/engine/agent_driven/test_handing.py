@@ -14,9 +14,8 @@ from sidecar.catalog import prompts
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.handout import hand_out, hand_out_tasks
 from sidecar.errors import ExpressionError, StepFailed
-from sidecar.model.numbering import numbered
-from sidecar.model.steps_control import ParallelForEach
-from sidecar.model.workflow import Workflow
+from sidecar.model.steps import ParallelForEach
+from sidecar.model.workflow import Workflow, numbered
 from sidecar.state.reactive import Reactive, Write
 from sidecar.state.script import Script
 

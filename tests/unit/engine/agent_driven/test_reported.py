@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.handout import hand_out, read_result
 from sidecar.errors import InputError
-from sidecar.model.steps_control import Step
+from sidecar.model.steps import Step
 from sidecar.state.script import Script
 from sidecar.state.world import World
 

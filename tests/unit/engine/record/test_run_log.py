@@ -10,9 +10,9 @@ import pytest
 from sidecar import layout
 from sidecar.agents.mask import Secrets
 from sidecar.engine.run_log import NAME, RunLog, keep_traceback, line
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model import ulid
-from sidecar.model.run import RunEvent
+from sidecar.model.events import RunEvent
 
 if TYPE_CHECKING:
     from pathlib import Path

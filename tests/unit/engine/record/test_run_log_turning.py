@@ -8,9 +8,9 @@ from sidecar import layout
 from sidecar.cli import logs
 from sidecar.engine import run_log
 from sidecar.engine.run_log import FORMER, NAME, RunLog
-from sidecar.model import run as kinds
+from sidecar.model import events as kinds
 from sidecar.model import ulid
-from sidecar.model.run import RunEvent
+from sidecar.model.events import RunEvent
 
 if TYPE_CHECKING:
     from pathlib import Path

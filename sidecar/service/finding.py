@@ -9,7 +9,7 @@ State = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One of them; `advice` is what to do about it."""
 
     topic: str
@@ -22,16 +22,16 @@ class Finding:
         return asdict(self)
 
 
-def fine(topic: str, text: str) -> Finding:
+def fine(topic: str, text: str) -> DoctorFinding:
     """As it should be."""
-    return Finding(topic, "ok", text)
+    return DoctorFinding(topic, "ok", text)
 
 
-def note(topic: str, text: str, advice: str = "") -> Finding:
+def note(topic: str, text: str, advice: str = "") -> DoctorFinding:
     """Nothing is broken, but somebody may want to know."""
-    return Finding(topic, "note", text, advice)
+    return DoctorFinding(topic, "note", text, advice)
 
 
-def problem(topic: str, text: str, advice: str) -> Finding:
+def problem(topic: str, text: str, advice: str) -> DoctorFinding:
     """Something will not work, or not as it should, until it is mended."""
-    return Finding(topic, "problem", text, advice)
+    return DoctorFinding(topic, "problem", text, advice)
