@@ -1,16 +1,19 @@
-"""How steps are done: one module for each type that reaches out into the world, and the table of them."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""The handlers of the steps that have an effect, one for each type of step."""
 
 from sidecar.engine.steps import agent, command, mcp_call, user_input, wait
-from sidecar.model.steps import AgentShellCommand, AgentStep, ApplyHints, McpCall, ShellCommand, UserInput, Wait
+from sidecar.engine.steps.context import Handler
+from sidecar.model.steps import (
+    AgentShellCommand,
+    AgentStep,
+    ApplyHints,
+    McpCall,
+    ShellCommand,
+    StepBase,
+    UserInput,
+    Wait,
+)
 
-if TYPE_CHECKING:
-    from sidecar.engine.steps.context import Handlers
-
-HANDLERS: Handlers = {
+HANDLERS: dict[type[StepBase], Handler] = {
     ShellCommand: command.run_command,
     AgentShellCommand: command.run_agent_command,
     AgentStep: agent.run_agent,

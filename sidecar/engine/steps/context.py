@@ -1,50 +1,39 @@
-"""What a step's handler may use of its run: the place where it stands, processes, and somebody to tell."""
+"""What the handler of a step may use of its run: values, settings, processes, events, MCP servers and the person."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from sidecar.agents.launch import unfit
+from sidecar.agents.adapters.adapter import McpConfiguration
+from sidecar.agents.agent import Agent
+from sidecar.agents.launch import Launch, unfit
 from sidecar.agents.mask import Secrets
+from sidecar.config import Settings
+from sidecar.engine.evaluation import View
 from sidecar.errors import StepFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from sidecar.agents.adapters.adapter import McpConfiguration
-    from sidecar.agents.agent import Agent
-    from sidecar.agents.launch import Launch
-    from sidecar.config import Settings
-    from sidecar.engine.evaluation import View
-    from sidecar.model.steps import StepBase
+from sidecar.mcp_client.client import McpClients
 
 
 class AnswerNeeded(Exception):  # noqa: N818 - not an error: the run pauses
-    """A step waits for a person whom nobody here can ask; `question` is what to ask."""
+    """A step needs an answer from a person, and this process cannot ask one."""
 
     def __init__(self, question: dict[str, Any]) -> None:
         super().__init__(question["prompt"])
         self.question = question
 
 
-class Clients(Protocol):
-    """The MCP servers that a run has open; kept for the run, closed with it."""
-
-    async def call(self, server: str | None, tool: str, arguments: dict[str, Any], timeout_s: float | None) -> Any:
-        """What a tool answers; StepFailed where it fails."""
-
-
 class AskablePerson(Protocol):
-    """Whoever sits at the terminal, where somebody does."""
+    """The person whom a run can ask."""
 
     async def ask(self, question: dict[str, Any], problem: str | None) -> str | None:
-        """The answer as it was typed; None where nobody can be asked. `problem`: what was wrong with the last one."""
+        """The answer as it was typed; None where the person cannot answer. `problem`: why the last one was refused."""
 
     async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
-        """Leave the terminal to a command while `run`, which gets a descriptor of it, runs one there: the exit code;
-        None where there is no terminal to lend."""
+        """Run a command on the person's terminal by `run`, which gets a descriptor of it: the exit code; None where
+        there is no terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +48,8 @@ class RunServices:
     secrets: tuple[str, ...] = ()
     mask: Secrets = field(default_factory=lambda: Secrets(()))  # of these, and of those that its agents are given
     person: AskablePerson | None = None
-    clients: Clients | None = None
-    mcp: McpConfiguration | None = None  # leads an agent's MCP client to this run
+    clients: McpClients | None = None
+    mcp: McpConfiguration | None = None  # connects an agent to this run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +57,20 @@ class Context:
     """One attempt at one step."""
 
     services: RunServices
-    view: View  # templates, conditions and commands are evaluated through it
-    key: str  # tells this execution of the step from every other of the run
-    attempt: int  # across crashes and resumes
+    view: View  # evaluates templates, conditions and commands
+    key: str  # identifies this execution of the step in the run
+    attempt: int  # counted across crashes and resumes
     task_id: str | None
     additions: tuple[str, ...]  # what a redirect or a gate's feedback adds to the prompt of an agent
     cost_left_usd: float | None  # None: no limit
     # Starts a process, journals it, and journals its end whenever it comes. `name` is for people.
     start: Callable[[Launch, str], Awaitable[Agent]]
-    log_path: Callable[[], str]  # a new file for the next process's output
+    log_path: Callable[[], str]  # a new file for the output of the next process
     emit: Callable[[str, dict[str, Any]], None]  # an event (model/run.py); AGENT_OUTPUT and ACTIVITY are not journalled
     spend: Callable[[float | None, int], None]  # cost in USD where known, tokens: counted towards the run's limits
 
     def directory(self, working_dir: str | None) -> str:
-        """Where a step runs: the project's root, or what its `working_dir` says, which has to be inside it."""
+        """Where a step runs: the project's root, or its `working_dir`, which has to be inside the project."""
         root = self.services.root
         if working_dir is None:
             return root
@@ -96,12 +85,13 @@ class Context:
             raise StepFailed(f"working_dir {asked!r} is no directory: {found}")
         return found
 
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The `env` of a step, rendered."""
+        return {name: self.view.text(value) for name, value in env.items()}
+
 
 class Handler(Protocol):
-    """Does what a step says; StepFailed where that fails. Cancelled: everything that it started is ended first."""
+    """Does what a step says; StepFailed where that fails. Cancelled, it first ends everything that it started."""
 
     async def __call__(self, step: Any, context: Context) -> Any:
-        """The step's result, as JSON has it."""
-
-
-Handlers = dict[type["StepBase"], Handler]
+        """The step's result, as plain JSON."""

@@ -1,18 +1,16 @@
-"""`mcp_call`: a tool of an MCP server is called, and what it answers is the step's result."""
+"""`mcp_call`: calls a tool of an MCP server; its answer is the result of the step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sidecar.engine.steps.context import Context
 from sidecar.errors import StepFailed
-
-if TYPE_CHECKING:
-    from sidecar.engine.steps.context import Context
-    from sidecar.model.steps import McpCall
+from sidecar.model.steps import McpCall
 
 
 async def run(step: McpCall, context: Context) -> Any:
-    """What the tool answers; StepFailed where the tool says that it failed, or there is none, or it takes too long."""
+    """The tool's answer; StepFailed where the tool fails, or there is none, or it takes too long."""
     view = context.view
     tool = view.text(step.mcp.method)
     server = None if step.mcp.server is None else view.text(step.mcp.server)

@@ -1,31 +1,26 @@
-"""`user_input`: a question to the person, asked again until the answer is one that it takes."""
+"""`user_input`: asks the person a question, again until the answer is valid."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 
-from sidecar.engine.evaluation import positive_s
-from sidecar.engine.steps.context import AnswerNeeded
+from sidecar.engine.evaluation import View, positive_s
+from sidecar.engine.steps.context import AnswerNeeded, Context
 from sidecar.errors import ExpressionError, StepFailed
 from sidecar.model.parameters import is_of_type
+from sidecar.model.steps import UserInput
 from sidecar.state.template import as_text
 from sidecar.state.values import same
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.engine.evaluation import View
-    from sidecar.engine.steps.context import Context
-    from sidecar.model.steps import UserInput
-
 
 async def run(step: UserInput, context: Context) -> Any:
-    """The answer. AnswerNeeded where nobody can be asked: a default is for who agrees, not for who is not there."""
+    """The answer. AnswerNeeded where no person can be asked, also with a default: a person has to agree to it."""
     asked = question(step, context)
     timeout_s = positive_s(context.view, step.timeout_s, "timeout")
     matches = matching(context.view)
@@ -46,7 +41,7 @@ async def run(step: UserInput, context: Context) -> Any:
 
 
 def question(step: UserInput, context: Context) -> dict[str, Any]:
-    """What is asked, with every template filled in: plain JSON, for whoever has to ask it."""
+    """The question with every template rendered, as plain JSON."""
     view = context.view
     validation = step.validation
     return {
@@ -60,13 +55,13 @@ def question(step: UserInput, context: Context) -> dict[str, Any]:
     }
 
 
-# Whether an answer is one that a question takes, and the value that it then is: whoever gives it, however.
+# --- whether an answer is valid, and its value
 
 
 _TRUTHS = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_LARGEST = 2**53 - 1  # above, neighbouring integers are one number to expressions
-_LONGEST_NUMBER = 400
+_LARGEST_INTEGER = 2**53 - 1  # above, neighbouring integers are one number to expressions
+_LONGEST_NUMBER_TEXT = 400
 _EXPECTED = {
     "number": "the answer has to be a number, such as 3 or 2.5",
     "integer": "the answer has to be a whole number, such as 3",
@@ -78,12 +73,11 @@ _EXPECTED = {
 
 
 def accepted(question: dict[str, Any], answer: object, matches: Callable[[str, str], bool]) -> Any:
-    """The value of an answer; ValueError says what is right, in words to be shown as they are: the author's own where
-    there are some.
+    """The value of an answer; ValueError, with a message for the person, where it is not valid.
 
-    A text is read as the question's type: a person types and a variable holds nothing else. Any other value has to be
-    of that type already. Nothing at all, or an empty text, means the default where there is one. `matches(pattern,
-    text)` says whether a JavaScript pattern is found in a text; for a value that is no text, in its JSON.
+    A text is parsed as the question's type; any other value has to be of that type already. None or an empty text means
+    the default where there is one. `matches(pattern, text)`: whether a JavaScript pattern is found in a text; for a
+    value that is no text, in its JSON.
     """
     if question.get("default") is not None and (answer is None or (isinstance(answer, str) and not answer.strip())):
         answer = question["default"]
@@ -96,7 +90,7 @@ def accepted(question: dict[str, Any], answer: object, matches: Callable[[str, s
 
 
 def matching(view: View) -> Callable[[str, str], bool]:
-    """How patterns are looked for: by the run's evaluator, and so under its time limit."""
+    """Matches patterns by the run's evaluator, and so under its time limit."""
     program = view.texts.program("new RegExp(pattern).test(text)")
 
     def matches(pattern: str, text: str) -> bool:
@@ -131,22 +125,22 @@ def _chosen(answer: object, kind: str, choices: list[Any]) -> Any:
 
 def _typed(answer: object, kind: str) -> Any:
     if isinstance(answer, str) and kind != "string":
-        answer = _read(answer.strip(), kind)
+        answer = _parsed(answer.strip(), kind)
     if isinstance(answer, float) and kind == "integer" and answer.is_integer():
         answer = int(answer)  # to JavaScript, and so to many a client, 3.0 and 3 are the same
     if not is_of_type(answer, kind) or (isinstance(answer, float) and not math.isfinite(answer)):
         raise ValueError(_EXPECTED[kind])
-    if isinstance(answer, int) and abs(answer) > _LARGEST:
-        raise ValueError(f"the answer has to be {_LARGEST} at most: expressions cannot hold more exactly")
+    if isinstance(answer, int) and abs(answer) > _LARGEST_INTEGER:
+        raise ValueError(f"the answer has to be {_LARGEST_INTEGER} at most: expressions cannot hold more exactly")
     return answer
 
 
-def _read(text: str, kind: str) -> Any:
-    """What a text says; anything of another type where it does not say one of this."""
+def _parsed(text: str, kind: str) -> Any:
+    """The value of a text; a value of another type where the text has none of this type."""
     if kind == "boolean":
         return _TRUTHS.get(text.lower())
     if kind in ("number", "integer"):
-        if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        if len(text) > _LONGEST_NUMBER_TEXT or not _NUMBER.fullmatch(text):
             return None
         return int(text) if text.lstrip("+-").isdigit() else float(text)
     try:

@@ -1,22 +1,19 @@
-"""`wait`: nothing is done, for a time or until a condition holds."""
+"""`wait`: waits for a time or until a condition holds."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import anyio
 
 from sidecar.engine.evaluation import duration_s, positive_s
+from sidecar.engine.steps.context import Context
 from sidecar.errors import StepFailed
-
-if TYPE_CHECKING:
-    from sidecar.engine.steps.context import Context
-    from sidecar.model.steps import Wait
+from sidecar.model.steps import Wait
 
 
 async def run(step: Wait, context: Context) -> None:
-    """Wait. The condition sees the state as it is at each look, with what parallel tasks have written meanwhile."""
+    """Wait. The condition sees the state as it is at each check, with what parallel tasks have written meanwhile."""
     if step.until is not None:
         await _until(step, step.until, context)
         return
@@ -37,5 +34,5 @@ async def _until(step: Wait, condition: str | bool, context: Context) -> None:
         left_s = deadline - anyio.current_time()
         if left_s <= 0:
             raise StepFailed(f"`until` did not hold within {timeout_s:g} s: {condition}", kind="timeout")
-        # The last look is at the deadline itself: what came to hold shortly before it still counts.
+        # The last check is at the deadline itself: a condition that holds since shortly before it still counts.
         await anyio.sleep(min(interval_s, left_s))

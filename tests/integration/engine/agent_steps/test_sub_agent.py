@@ -13,7 +13,7 @@ from sidecar.errors import StepFailed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sidecar.engine.steps.agent import Taken
+    from sidecar.engine.steps.agent import TurnResult
 
     # The stage is a fixture's: with pytest's import mode nobody can import it from here.
     Stage = Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def taken(stage: Stage, context: Any = None, **given: Any) -> Taken:
+async def taken(stage: Stage, context: Any = None, **given: Any) -> TurnResult:
     asked = {"agent_name": None, "prompt_override": None, "task_id": "each.3", "description": "", **given}
     with anyio.fail_after(60):
         return await run_task_agent(context or stage.context(), **asked)
@@ -66,7 +66,7 @@ async def test_it_knows_its_task_by_its_environment_and_the_mcp_server_does_too(
 async def test_an_agent_that_fails_is_handed_back_for_others_to_judge(stage: Stage) -> None:
     stage.define("other", "echo halfway; echo broken >&2; exit 3")
     found = await taken(stage, agent_name="{{ 'other' }}")
-    assert (found.agent, found.text, found.outcome.ended.exit_code) == ("other", "halfway", 3)
+    assert (found.agent, found.outcome.summary.text, found.outcome.ended.exit_code) == ("other", "halfway", 3)
     assert found.failure is not None
     assert found.failure.error["message"] == "agent 'other': it ended with exit code 3: broken"
     with pytest.raises(StepFailed):
