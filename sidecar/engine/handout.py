@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.engine.evaluation import View
 from sidecar.engine.steps import output, user_input
-from sidecar.engine.steps.output import fenced, last_count, last_object
 from sidecar.errors import ExpressionError, InputError, StepFailed
 from sidecar.model import duration
 from sidecar.model.language import has_template
@@ -557,9 +556,6 @@ _BY_KIND: dict[str, Callable[[Mapping[str, Any]], tuple[list[str], str | None]]]
 # What an outside agent reported of a step, as the value that becomes the step's result.
 
 
-_COUNT = "applied_count"
-
-
 class Report(NamedTuple):
     """What an agent says of a step that it was handed."""
 
@@ -609,31 +605,17 @@ def _in_format(reported: object, wanted: OutputFormat) -> Any:
 
 
 def _read(text: str, wanted: OutputFormat) -> Any:
-    # Models wrap JSON in a fence, however they are asked not to.
-    readings = [text, *(fenced(text) if wanted == "json" else ())]
-    problem = ""
-    for reading in readings:
-        try:
-            return output.formatted(reading, wanted)
-        except StepFailed as error:
-            problem = problem or str(error)
-    raise InputError(f"`result` does not fit the format {wanted}: {problem}")
+    try:
+        return output.answer_value(text, wanted)
+    except StepFailed as error:
+        raise InputError(f"`result` does not fit the format {wanted}: {error}") from None
 
 
 def _count(reported: object) -> dict[str, Any]:
-    found = last_object(reported, _COUNT) if isinstance(reported, str) else reported
-    count = _whole(found[_COUNT] if isinstance(found, dict) and _COUNT in found else reported)
-    if count is None:
-        raise InputError(f'`result` has to say how many hints were applied, as in {{"{_COUNT}": 3}}')
-    return {**(found if isinstance(found, dict) else {}), _COUNT: count}
-
-
-def _whole(value: object) -> int | None:
-    if isinstance(value, str):
-        return last_count(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # many a client writes 3 as 3.0
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    found = output.applied_hints(reported)
+    if found is None:
+        raise InputError(f'`result` has to say how many hints were applied, as in {{"{output.COUNT}": 3}}')
+    return found
 
 
 def _answer(reported: object, definition: Mapping[str, Any], view: View) -> Any:
