@@ -198,8 +198,8 @@ class _Foreground:
         return _Answering(*self._given.answer, person) if self._given.answer is not None else person
 
     def _toggle_stop(self) -> None:
-        if self._execution is not None and self._execution.opened is not None:
-            self._execution.opened.board.toggle()
+        if self._execution is not None and self._execution.execution is not None:
+            self._execution.execution.board.toggle()
 
     def _teller(self) -> Callable[[RunEvent], None]:
         """Who is told what happens, where there is no panel."""

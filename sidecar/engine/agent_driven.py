@@ -123,13 +123,13 @@ class AgentDriven:
                 with opened.scope:
                     told = await self._inside(opened, do)
             except RunEnds as ends:
-                opened.note(ends.ending)
+                opened.set_ending(ends.ending)
             except StoreError as error:
                 opened.lost = opened.lost or error
         return told
 
     async def _inside(self, opened: Execution, do: Callable[[Hands], Awaitable[Told]]) -> Told | None:
-        async with opened.workshop():
+        async with opened.services():
             while True:
                 try:
                     told = await do(Hands(opened))
@@ -138,7 +138,7 @@ class AgentDriven:
                     ending = await decide_early(opened, ends.ending)
                     if ending is None:
                         continue
-                    opened.note(ending)
+                    opened.set_ending(ending)
                     return None
                 return told
 
@@ -261,7 +261,7 @@ class LiveRun:
         """In the scope of the run: what is begun for a caller ends with the run, and not with the caller. None where
         the run ended before it was done."""
         opened, done = self.opened, anyio.Event()
-        if opened.group is None:  # it is over already, or has not quite begun
+        if opened.batches.group is None:  # it is over already, or has not quite begun
             return None
         told: list[Told] = []
         failure: list[Exception] = []
@@ -272,14 +272,14 @@ class LiveRun:
             except RunEnds as ends:
                 opened.end_now(ends.ending)
             except StoreError as lost:
-                opened.lose(lost)
+                opened.lose_journal(lost)
                 failure.append(lost)
             except Exception as error:  # the caller's, not the run's
                 failure.append(error)
             finally:
                 done.set()
 
-        opened.group.start_soon(perform)
+        opened.batches.group.start_soon(perform)
         await done.wait()
         if failure:
             raise failure[0]

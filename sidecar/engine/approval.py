@@ -71,7 +71,7 @@ def check(
         )
 
 
-def said_to(gate: dict[str, Any], feedback: str | None, *, approved: bool) -> str:
+def answer_text(gate: dict[str, Any], feedback: str | None, *, approved: bool) -> str:
     """What the agent that submitted is told when its step is done again."""
     submitted = f"You submitted {gate['stage']!r} for approval. The answer:"
     if not approved:

@@ -1,68 +1,225 @@
-"""A run in the hands of this process: brought into memory from the journal, with everything that its loop needs."""
+"""One execution of a run: the run in memory, and everything that its interpreter needs, from its start to its end.
+
+The process that executes a run holds its run lock. While it does, watchers end the run at an abort, at the limit of its
+time, and when its directory is moved away.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import anyio
 
 from sidecar.agents.mask import Secrets
 from sidecar.engine import approval
-from sidecar.engine.boundary import Ending, Gate, board_of
+from sidecar.engine.boundary import Ending, Gate, RunEnds, board_of
 from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.ledger import Ledger
+from sidecar.engine.owner import Owner
 from sidecar.engine.parallel import Batches
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import Run, back_to_boundary
-from sidecar.engine.steps.context import RunServices
+from sidecar.engine.steps.context import AskablePerson, RunServices
 from sidecar.errors import InputError, StoreError, UnwrappedErrors
 from sidecar.mcp_client.client import McpClients
 from sidecar.model import events as kinds
+from sidecar.model.agent import EndReason
 from sidecar.model.events import RunEvent
+from sidecar.model.workflow import RunLimits
 from sidecar.signals import liveness
 from sidecar.signals.board import Request
-from sidecar.signals.liveness import is_live
+from sidecar.store.journal import Journal, StoredRun
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from anyio.abc import TaskGroup
-
-    from sidecar.engine.boundary import Ending
-    from sidecar.engine.owner import Owner
-    from sidecar.engine.steps.context import AskablePerson
-    from sidecar.model.agent import EndReason
-    from sidecar.model.workflow import RunLimits
-    from sidecar.signals.board import Request
-    from sidecar.signals.liveness import RunLock
-    from sidecar.store.journal import Journal, StoredRun
-
-
-BUSY_S = 5.0  # how long a call on a run waits for another one to be over
+BUSY_S = 5.0  # how long a call on a run waits for another one
+REQUEST = "request"  # in a run's details: under which id, and with which environment, it was given to another process
 _LOCK_EVERY_S = 0.01
-REQUEST = "request"  # in a run's details: somebody handed it over, under this id and with this environment
+_IN_PLACE_EVERY_S = 1.0
+
+Result = TypeVar("Result")
+
+
+class Execution:
+    """One run in memory, while this process holds its run lock. `on_event` gets every event of it."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        run: StoredRun,
+        image: Run,
+        on_event: Callable[[RunEvent], None],
+        *,
+        person: AskablePerson | None = None,
+        mcp: Any = None,
+        replies_sent: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """`mcp`: leads the MCP clients of its agents to it. `replies_sent` waits until agents that called have their
+        replies: an abort that an agent requests comes after the reply."""
+        self.owner = owner
+        self.run = run
+        self.image = image
+        self.replies_sent = replies_sent
+        self.lost: StoreError | None = None  # why the journal cannot be written
+        self.ending: Ending | None = None  # how it is to end, as soon as that is known
+        self.scope = anyio.CancelScope()  # around the interpreter: an abort cancels it
+        self._on_event = on_event
+        secrets = owner.secrets_of(run)
+        self.mask = owner.masks[run.run_id] = Secrets(secrets)
+        seq = owner.journal.last_seq(run.run_id)
+        self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, on_event, seq=seq)
+        self.ledger.keep_trail = lambda: owner.transformations.add(run.run_id, image.spaces.take_traces())
+        self.board = board_of(owner, run, self.warn)
+        self.processes = Processes(
+            owner.supervisor,
+            owner.agents,
+            self.ledger,
+            image.counters,
+            self.board.subject.own_directory,
+            on_lost=self.lose_journal,
+        )
+        owner.on_agent_ended[run.run_id] = self.processes.agent_ended
+        self._services = RunServices(
+            root=owner.root,
+            run_id=run.run_id,
+            workspace=run.workspace,
+            environment=run.details.get("environment") or owner.environment,
+            settings=owner.settings,
+            secrets=secrets,
+            mask=self.mask,
+            person=person,
+            mcp=mcp,
+        )
+        self.gate = Gate(self.board, image, _limits(image))
+        self.interpreter = Interpreter(
+            image, self._services, ledger=self.ledger, gate=self.gate, processes=self.processes, tell=self.emit
+        )
+        self.batches = self.interpreter.batches = Batches(self.interpreter, self.end_now)
+
+    def close(self) -> None:
+        """Release the memory: the journal has the run."""
+        self.owner.on_agent_ended.pop(self.run.run_id, None)
+        self.owner.masks.pop(self.run.run_id, None)
+        self.image.spaces.close()
+
+    @asynccontextmanager
+    async def services(self) -> AsyncIterator[None]:
+        """What the interpreter needs while it runs: the MCP servers for `mcp_call`, and a task group for batches."""
+        services, processes = self._services, self.processes
+        clients = McpClients(
+            start=lambda launch, name: processes.start(launch, name, "", None),
+            root=services.root,
+            settings=services.settings,
+            environment=services.environment,
+            secrets=services.secrets,
+            log_path=processes.log_path,
+            kill_after_s=services.settings.kill_after_s,
+            run_id=services.run_id,
+        )
+        self.interpreter.work.around = replace(services, clients=clients)
+        async with clients, self.batches.running():
+            yield
+
+    async def call(self, do: Callable[[], Awaitable[Result]]) -> Result | None:
+        """Do something for a caller in the task group of the run: it ends with the run, and not with the caller. None
+        where the run ended first."""
+        if self.batches.group is None:  # the interpreter does not run yet, or no longer
+            return None
+        done, results, errors = anyio.Event(), list[Result](), list[Exception]()
+
+        async def perform() -> None:
+            try:
+                results.append(await do())
+            except RunEnds as ends:
+                self.end_now(ends.ending)
+            except Exception as error:  # the caller's, not the run's
+                if isinstance(error, StoreError):
+                    self.lose_journal(error)
+                errors.append(error)
+            finally:
+                done.set()
+
+        self.batches.group.start_soon(perform)
+        await done.wait()
+        if errors:
+            raise errors[0]
+        return results[0] if results else None
+
+    # --- how it ends
+
+    def set_ending(self, ending: Ending) -> None:
+        """How it ends; the first one counts."""
+        self.ending = self.ending or ending
+
+    def end_now(self, ending: Ending, reason: EndReason | None = None, *, within_s: float | None = None) -> None:
+        """End its processes and cancel its interpreter. `within_s`: another grace than the usual one."""
+        self.set_ending(ending)
+        self.processes.request_end(reason or ending.end_reason, within_s=within_s)
+        self.scope.cancel()
+
+    def lose_journal(self, error: StoreError) -> None:
+        """The journal cannot be written: nothing more is executed."""
+        self.lost = self.lost or error
+        self.processes.request_end("internal_error")
+        self.scope.cancel()
+
+    # --- events
+
+    def emit(self, kind: str, data: dict[str, Any]) -> None:
+        """An event of a step. The output and the activity of agents are not journalled; they are masked already."""
+        if kind in (kinds.AGENT_OUTPUT, kinds.ACTIVITY):
+            self._emit_now(kind, data)
+        else:
+            self.ledger.note(kind, **data)
+
+    def emit_unjournalled(self, kind: str, data: dict[str, Any]) -> None:
+        """An event for listeners in this process."""
+        self._emit_now(kind, self.mask.masked_event(data))
+
+    def warn(self, text: str) -> None:
+        """Something that a person should know."""
+        self.emit_unjournalled(kinds.WARNING, {"text": text})
+
+    def _emit_now(self, kind: str, data: dict[str, Any]) -> None:
+        self._on_event(RunEvent(self.run.run_id, kind, self.owner.database.clock(), data))
+
+
+def _limits(image: Run) -> RunLimits:
+    """The limits of the workflow, their templates evaluated."""
+    limits = image.definition.workflow.limits
+    view = image.spaces[()].view({})
+    found = {name: view.value(getattr(limits, name)) for name in ("max_iterations", "max_transitions")}
+    for name, value in found.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise InputError(f"limits: {name} has to be a number, not {value!r}")
+    try:
+        return limits.model_copy(update={**found, "max_duration_s": view.seconds(limits.max_duration_s)})
+    except ValueError as error:
+        raise InputError(f"limits: max_duration: {error}") from None
+
+
+# --- before an execution: the run lock, the workspace, the place where a resume continues
 
 
 @asynccontextmanager
 async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[liveness.RunLock]:
-    """The run's lock, waited for without holding up the loop. RunBusy where somebody else keeps it."""
+    """The run lock, waited for without blocking the event loop. RunBusy where another process keeps it."""
     lock, since = liveness.RunLock(root, run_id), anyio.current_time()
     with liveness.Turn(root, run_id) as turn:
         while True:
             waited_s = anyio.current_time() - since
             try:
-                # Whose turn it is may be suspended: that keeps nobody else out.
+                # The process whose turn it is may be suspended: after half of the time its turn no longer counts.
                 if waited_s > within_s / 2 or turn.acquire():
                     lock.acquire(0.0)
                     break
             except liveness.RunBusy as busy:
                 if waited_s > within_s:
                     raise liveness.RunBusy(f"{busy}; it is still busy after {within_s:g} s: ask again") from None
-            # Who has waited for longer looks more often: among several it is the likeliest to be the next.
+            # The longer it has waited, the more often it tries: among several, the first is likely to be the next.
             await anyio.sleep(_LOCK_EVERY_S / (1 + 10 * waited_s))
     try:
         yield lock
@@ -70,8 +227,36 @@ async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncItera
         lock.release()
 
 
+# Workflows of which a workspace has one run at a time.
+_EXCLUSIVE_WORKFLOWS = frozenset({"iterate"})
+_BEGIN_S = 120.0  # a run that is pending for longer has lost the process that was to execute it
+
+
+def refuse_second(journal: Journal, root: str, workflow: str, workspace: str | None, run_id: str | None = None) -> None:
+    """InputError where another run of the workflow has the workspace. `run_id`: the run that asks, if it exists."""
+    if workflow not in _EXCLUSIVE_WORKFLOWS or workspace is None:
+        return
+    for other in journal.runs(workspace=workspace):
+        if other.run_id != run_id and other.workflow == workflow and _uses_workspace(root, other):
+            raise InputError(
+                f"run {other.run_id} of {workflow} has the workspace {os.path.basename(workspace)} already, it is "
+                f"{other.status}: let it end, or end it (sidecar stop --run {other.run_id})"
+            )
+
+
+def _uses_workspace(root: str, run: StoredRun) -> bool:
+    if liveness.is_live(root, run.run_id) or run.status == "paused":
+        return True
+    if run.status == "pending":
+        return time.time() - run.created_at < _BEGIN_S
+    if run.status == "running" and run.driver == "agent":
+        return True
+    # Its owner is gone. A run that began in a terminal may begin anew there; a detached one is resumed by itself.
+    return run.status in ("running", "interrupted") and bool(run.details.get("detached"))
+
+
 def prepare_resume(owner: Owner, run: StoredRun, image: Run, feedback: str | None, *, approve: bool = False) -> None:
-    """At a resume: back to the last boundary, with what was said since. Nothing where the run has not begun yet."""
+    """At a resume: back to the last boundary, with the feedback of a person. Nothing where the run has not begun."""
     if not run.start:
         return
     wanted = image.definition.workflow.on_resume
@@ -86,256 +271,83 @@ def prepare_resume(owner: Owner, run: StoredRun, image: Run, feedback: str | Non
     image.spaces.hear_feedback(feedback)
     gate = approval.gate_of(owner.journal, run)
     if gate is not None:
-        image.answered(gate["step"], approval.said_to(gate, feedback, approved=approve))
+        image.answered(gate["step"], approval.answer_text(gate, feedback, approved=approve))
     elif feedback is not None:
         image.unheard.append(feedback)
 
 
-class Execution:
-    """One run, its lock held by this process. `hear` is told everything that happens."""
-
-    def __init__(
-        self,
-        owner: Owner,
-        run: StoredRun,
-        image: Run,
-        hear: Callable[[RunEvent], None],
-        *,
-        person: AskablePerson | None = None,
-        mcp: Any = None,
-    ) -> None:
-        self.owner = owner
-        self.run = run
-        self.image = image
-        self.hear = hear
-        secrets = owner.secrets_of(run)
-        self.mask = owner.masks[run.run_id] = Secrets(secrets)
-        seq = owner.journal.last_seq(run.run_id)
-        self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, hear, seq=seq)
-        self.ledger.keep_trail = lambda: owner.transformations.add(run.run_id, image.spaces.take_traces())
-        self.board = board_of(owner, run, self.warn)
-        own_directory = self.board.subject.own_directory
-        self.processes = Processes(
-            owner.supervisor, owner.agents, self.ledger, image.counters, own_directory, lost=self.lose
-        )
-        owner.hear_ended[run.run_id] = self.processes.over
-        environment = run.details.get("environment") or owner.environment
-        self.around = RunServices(
-            root=owner.root,
-            run_id=run.run_id,
-            workspace=run.workspace,
-            environment=environment,
-            settings=owner.settings,
-            secrets=secrets,
-            mask=self.mask,
-            person=person,
-            mcp=mcp,
-        )
-        self.gate = Gate(self.board, image, _limits(image))
-        self.interpreter = Interpreter(
-            image, self.around, ledger=self.ledger, gate=self.gate, processes=self.processes, tell=self.tell
-        )
-        self.batches: Batches  # while the loop turns
-        self.group: TaskGroup | None = None  # likewise: what is started in it ends with the run
-        self.replies_out: Callable[[], Awaitable[object]] | None = None  # waits until who called has its answer
-        self.lost: StoreError | None = None
-        self.ending: Ending | None = None  # how it is to end, as soon as that is known
-        self.scope = anyio.CancelScope()
-
-    def close(self) -> None:
-        """Forget it; the journal has it."""
-        self.owner.hear_ended.pop(self.run.run_id, None)
-        self.owner.masks.pop(self.run.run_id, None)
-        self.image.spaces.close()
-
-    @asynccontextmanager
-    async def workshop(self) -> AsyncIterator[None]:
-        """The machinery around the loop, while it turns: tasks, and servers for `mcp_call`."""
-        around, processes = self.around, self.processes
-        clients = McpClients(
-            start=lambda launch, name: processes.start(launch, name, "", None),
-            root=around.root,
-            settings=around.settings,
-            environment=around.environment,
-            secrets=around.secrets,
-            log_path=processes.log_path,
-            kill_after_s=around.settings.kill_after_s,
-            run_id=around.run_id,
-        )
-        interpreter = self.interpreter
-        with UnwrappedErrors():
-            async with clients, anyio.create_task_group() as group:
-                interpreter.work.around = replace(around, clients=clients)
-                self.group = group
-                self.batches = interpreter.batches = Batches(interpreter, group, self.end_now)
-                try:
-                    yield
-                finally:
-                    self.group = None
-                    group.cancel_scope.cancel()
-
-    def note(self, ending: Ending) -> None:
-        """How it ends; what was known first counts."""
-        self.ending = self.ending or ending
-
-    def end_now(self, ending: Ending, reason: EndReason | None = None, *, within_s: float | None = None) -> None:
-        """End its processes, and with them this start; `within_s`: another grace than the usual one."""
-        self.note(ending)
-        self.processes.request_end(reason or ending.end_reason, within_s=within_s)
-        self.scope.cancel()
-
-    def tell(self, kind: str, data: dict[str, Any]) -> None:
-        """An event; what agents say and do is passed on, and not journalled."""
-        if kind in (kinds.AGENT_OUTPUT, kinds.ACTIVITY):
-            self._pass_on(kind, data)  # masked already, as it came out of the agent
-        else:
-            self.ledger.note(kind, **data)
-
-    def warn(self, text: str) -> None:
-        """Something that a person should know."""
-        self.say(kinds.WARNING, {"text": text})
-
-    def say(self, kind: str, data: dict[str, Any]) -> None:
-        """Tell whoever watches, and not the journal."""
-        self._pass_on(kind, self.mask.masked_event(data))
-
-    def _pass_on(self, kind: str, data: dict[str, Any]) -> None:
-        self.hear(RunEvent(self.run.run_id, kind, self.owner.database.clock(), data))
-
-    def lose(self, error: StoreError) -> None:
-        """The journal cannot be kept: nothing more is done."""
-        self.lost = self.lost or error
-        self.processes.request_end("internal_error")
-        self.scope.cancel()
-
-
-def _limits(image: Run) -> RunLimits:
-    """The run's limits, their templates filled in."""
-    limits = image.definition.workflow.limits
-    view = image.spaces[()].view({})
-    found = {
-        "max_iterations": _number("max_iterations", view.value(limits.max_iterations)),
-        "max_transitions": _number("max_transitions", view.value(limits.max_transitions)),
-    }
-    try:
-        return limits.model_copy(update={**found, "max_duration_s": view.seconds(limits.max_duration_s)})
-    except ValueError as error:
-        raise InputError(f"limits: max_duration: {error}") from None
-
-
-def _number(name: str, found: Any) -> float | None:
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
-        raise InputError(f"limits: {name} has to be a number, not {found!r}")
-    return found
-
-
-# While a run is in the hands of this process: an abort ends it at once, the limit of its time, and the loss of its
-# place.
-
-
-_PLACE_EVERY_S = 1.0
-
-
-async def displaced(is_in_place: Callable[[], bool]) -> None:
-    """Wait until what this process holds was moved, removed or replaced: nobody tells of that, and nobody who looks
-    there finds us."""
-    while is_in_place():  # noqa: ASYNC110 - nobody tells of it
-        await anyio.sleep(_PLACE_EVERY_S)
+# --- during an execution: what may end it in the middle of a step
 
 
 @asynccontextmanager
-async def watching(opened: Execution, lock: RunLock) -> AsyncIterator[None]:
-    """Around the scope of the run, which is what an abort cancels."""
+async def watching(execution: Execution, lock: liveness.RunLock) -> AsyncIterator[None]:
+    """Watch signals, time, journal and directory of a run, around its cancel scope."""
     with UnwrappedErrors():
-        async with anyio.create_task_group() as beside:
-            await beside.start(opened.board.follow, opened.owner.watcher)
-            beside.start_soon(_follow_signals, opened)
-            beside.start_soon(_keep_time, opened)
-            beside.start_soon(_keep_journal, opened)
-            beside.start_soon(_keep_place, opened, lock)
+        async with anyio.create_task_group() as watchers:
+            await watchers.start(execution.board.follow, execution.owner.watcher)
+            watchers.start_soon(_watch_signals, execution)
+            watchers.start_soon(_watch_time, execution)
+            watchers.start_soon(_write_pending_entries, execution)
+            watchers.start_soon(_watch_directory, execution, lock)
             try:
                 yield
             finally:
-                beside.cancel_scope.cancel()
+                watchers.cancel_scope.cancel()
 
 
-async def _follow_signals(opened: Execution) -> None:
-    """Abort now; of a stop, tell those who show it, and let tasks notice that one was taken back."""
-    board, shown = opened.board, None
+async def _watch_signals(execution: Execution) -> None:
+    """End the run at an abort; emit what is requested; let batches go on when a stop is cancelled."""
+    board, emitted = execution.board, None
     while True:
         if board.abort is not None:
-            if opened.replies_out is not None:  # an agent that asked for it through us hears that it was heard
-                await opened.replies_out()
-            opened.end_now(opened.gate.aborted())
+            if execution.replies_sent is not None:  # an agent that requested it through us gets its reply first
+                await execution.replies_sent()
+            execution.end_now(execution.gate.aborted())
         request = board.abort or board.stop
-        if request is not shown:
-            _emit_request(opened, request, shown)
-            shown = request
-        opened.interpreter.stir()
+        if request is not emitted:
+            _emit_request(execution, request, emitted)
+            emitted = request
+        execution.interpreter.stir()
         await board.wait_changed()
 
 
-async def _keep_time(opened: Execution) -> None:
-    """Boundaries look at it too: this is for a step that takes too long."""
-    while True:
-        opened.gate.tick()
-        left_s = opened.gate.time_left_s()
-        if left_s is None:
-            return
-        if left_s <= 0:
-            opened.end_now(opened.gate.out_of_time())
-            return
-        await anyio.sleep(left_s)
-
-
-async def _keep_place(opened: Execution, lock: RunLock) -> None:
-    """No signal reaches a run whose directory is elsewhere now, and what it does is kept nowhere."""
-    await displaced(lock.is_in_place)
-    where = opened.board.subject.own_directory
-    opened.end_now(Ending("interrupted", f"{where} was moved, removed or replaced while the run was executed"))
-
-
-async def _keep_journal(opened: Execution) -> None:
-    """What a locked journal could not take is written when it can."""
-    try:
-        await opened.ledger.keep_up()
-    except StoreError as error:
-        opened.lose(error)
-
-
-def _emit_request(opened: Execution, request: Request | None, before: Request | None) -> None:
+def _emit_request(execution: Execution, request: Request | None, before: Request | None) -> None:
     data: dict[str, Any] = {"signal": before.kind if before else "stop", "cancelled": True}
     if request is not None:
         path = request.signal.path if request.signal else None
         data = {"signal": request.kind, "reason": request.reason, "source": request.source, "path": path}
-    opened.say(kinds.SIGNAL, data)
+    execution.emit_unjournalled(kinds.SIGNAL, data)
 
 
-# Workflows that have a workspace to themselves: while one run is at work there, or will be, another is refused.
+async def _watch_time(execution: Execution) -> None:
+    """End the run at the limit of its time; boundaries check it too, this is for a step that takes too long."""
+    while True:
+        execution.gate.tick()
+        left_s = execution.gate.time_left_s()
+        if left_s is None:
+            return
+        if left_s <= 0:
+            execution.end_now(execution.gate.out_of_time())
+            return
+        await anyio.sleep(left_s)
 
 
-_WORKFLOWS = frozenset({"iterate"})
-_BEGIN_S = 120.0  # a run that is pending for longer has lost whoever was to execute it
+async def _write_pending_entries(execution: Execution) -> None:
+    """Write what a locked journal could not take, as soon as it can."""
+    try:
+        await execution.ledger.keep_up()
+    except StoreError as error:
+        execution.lose_journal(error)
 
 
-def refuse_second(journal: Journal, root: str, workflow: str, workspace: str | None, run_id: str | None = None) -> None:
-    """InputError where another run of the workflow has the workspace. `run_id`: the run that asks, if it exists."""
-    if workflow not in _WORKFLOWS or workspace is None:
-        return
-    for other in journal.runs(workspace=workspace):
-        if other.run_id != run_id and other.workflow == workflow and _has_it(root, other):
-            raise InputError(
-                f"run {other.run_id} of {workflow} has the workspace {os.path.basename(workspace)} already, it is "
-                f"{other.status}: let it end, or end it (sidecar stop --run {other.run_id})"
-            )
+async def _watch_directory(execution: Execution, lock: liveness.RunLock) -> None:
+    """End the run when its directory is moved: no signal reaches it there, and nothing that it does is kept."""
+    await wait_until_moved(lock.is_in_place)
+    where = execution.board.subject.own_directory
+    execution.end_now(Ending("interrupted", f"{where} was moved, removed or replaced while the run was executed"))
 
 
-def _has_it(root: str, run: StoredRun) -> bool:
-    if is_live(root, run.run_id) or run.status == "paused":
-        return True
-    if run.status == "pending":
-        return time.time() - run.created_at < _BEGIN_S
-    if run.status == "running" and run.driver == "agent":
-        return True
-    # Its owner is gone. Whoever began it in a terminal may begin anew; one that is detached goes on by itself.
-    return run.status in ("running", "interrupted") and bool(run.details.get("detached"))
+async def wait_until_moved(is_in_place: Callable[[], bool]) -> None:
+    """Wait until a file that this process holds was moved, removed or replaced, so that nobody can find us by it."""
+    while is_in_place():  # noqa: ASYNC110 - there is no event for it
+        await anyio.sleep(_IN_PLACE_EVERY_S)

@@ -51,9 +51,9 @@ class Owner:
         self.handouts = Handouts(self.database)
         self.script = Script()
         self.trials = Script()  # for what a caller wants to know, in threads: no run waits for it
-        self.supervisor = Supervisor(root, containment=settings.containment, on_ended=self._ended)
+        self.supervisor = Supervisor(root, containment=settings.containment, on_ended=self._agent_ended)
         self.watcher = Watcher(source_for(settings.watcher, report), report)
-        self.hear_ended: dict[str, Callable[[AgentEnded], None]] = {}  # by run
+        self.on_agent_ended: dict[str, Callable[[AgentEnded], None]] = {}  # by run
         self.listeners: set[Callable[[RunEvent], None]] = set()  # of every run that is executed or ended here
         self._stack = AsyncExitStack()
 
@@ -120,7 +120,6 @@ class Owner:
     def _is_live(self, run_id: str | None) -> bool:
         return run_id is not None and liveness.is_live(self.root, run_id)
 
-    def _ended(self, ended: AgentEnded) -> None:
-        hear = self.hear_ended.get(ended.run_id or "")
-        if hear is not None:
-            hear(ended)
+    def _agent_ended(self, ended: AgentEnded) -> None:
+        if (on_ended := self.on_agent_ended.get(ended.run_id or "")) is not None:
+            on_ended(ended)

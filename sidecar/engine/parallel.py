@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,12 @@ from sidecar.engine.cursor.actions import Finished, LimitReached, Parallel
 from sidecar.engine.run import CLEANUP
 from sidecar.engine.step import needs_agent, of_task
 from sidecar.engine.steps.agent import run_task_agent
-from sidecar.errors import StoreError
+from sidecar.errors import StoreError, UnwrappedErrors
 from sidecar.model import events as kinds
 from sidecar.state.reactive import Write
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from anyio.abc import TaskGroup
 
@@ -45,17 +46,30 @@ class _Running:
 class Batches:
     """Every batch of one run. A task is a thread of the run, and a task of the group in which the run executes."""
 
-    def __init__(self, interpreter: Interpreter, group: TaskGroup, ends: Callable[[Ending], None]) -> None:
+    def __init__(self, interpreter: Interpreter, ends: Callable[[Ending], None]) -> None:
         self._interpreter = interpreter
         self._image = interpreter.image
-        self._group = group
         self._ends = ends
+        self.group: TaskGroup | None = None  # while tasks can run
         self._running: dict[str, _Running] = {}  # by thread
         self._changed = anyio.Event()
         self.tasks = TaskThreads(interpreter, self.stir)
         self.draining = False  # no further item is started: the run is about to stop or pause
         self.pause: Ending | None = None  # a task waits for a person: the others finish, then the run pauses
         self.exit: Ending | None = None  # a task ends the run, as `exit` does
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Tasks can run in here; those that still do at the end are cancelled."""
+        with UnwrappedErrors():
+            async with anyio.create_task_group() as group:
+                self.group = group
+                self._running, self.draining, self.pause, self.exit = {}, False, None, None
+                try:
+                    yield
+                finally:
+                    self.group = None
+                    group.cancel_scope.cancel()
 
     # --- for the loop
 
@@ -129,6 +143,7 @@ class Batches:
     # --- inside
 
     def _begin_batch(self, thread: Thread, action: Parallel) -> None:
+        assert self.group is not None
         mine = [each for each in self._of(thread) if each.child.place and each.child.place[0] == action.batch]
         room = action.max_parallel - len(mine)
         taken = {each.child.place[1] for each in mine if each.child.place}
@@ -146,10 +161,10 @@ class Batches:
             if tried.error is not None:
                 self.tasks.could_not_begin(thread, action, index, tried.error)
                 # The batch is another one now. Not at once: whoever asked may be about to wait for what is told next.
-                self._group.start_soon(self._guarded, self._begin_next, thread)
+                self.group.start_soon(self._guarded, self._begin_next, thread)
                 return
             running = self._running[child.key] = _Running(child, action.step)
-            self._group.start_soon(self._guarded, self._do_task, thread, running)
+            self.group.start_soon(self._guarded, self._do_task, thread, running)
             room -= 1
 
     async def _guarded(self, do: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -36,14 +36,14 @@ class Processes:
         counters: Counters,
         directory: str,
         *,
-        lost: Callable[[StoreError], None],
+        on_lost: Callable[[StoreError], None],
     ) -> None:
         self._supervisor = supervisor
         self._agents = agents
         self._ledger = ledger
         self._counters = counters
         self._directory = directory
-        self._lose = lost
+        self._on_lost = on_lost
         # By agent id: with its name, its step's key and its task's id.
         self._running: dict[str, tuple[Agent, str, str, str | None]] = {}
         self._early: dict[str, AgentEnded] = {}  # ends that were told before we heard of the start
@@ -65,7 +65,7 @@ class Processes:
             await agent.end("internal_error")  # whoever started it never heard of it, and our owner may live on
             raise
         if (ended := self._early.pop(agent.agent_id, None)) is not None:
-            self.over(ended)
+            self.agent_ended(ended)
         return agent
 
     def log_path(self) -> str:
@@ -103,9 +103,9 @@ class Processes:
     def lost(self, error: StoreError) -> None:
         """The journal cannot be kept: this ends the run."""
         self._ledger.lost = self._ledger.lost or error
-        self._lose(error)
+        self._on_lost(error)
 
-    def over(self, ended: AgentEnded) -> None:
+    def agent_ended(self, ended: AgentEnded) -> None:
         """The supervisor says that a tree is empty. Never raises: it is called from the depths of the supervisor."""
         known = self._running.pop(ended.agent_id, None)
         if known is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from sidecar.engine.owner import Owner
-    from sidecar.engine.server_driven import Door, ServerDriven
+    from sidecar.engine.server_driven import RunEndpoint, ServerDriven
     from sidecar.mcp_server.server import McpServer
     from sidecar.service.project import Project
     from sidecar.service.use_cases import UseCases
@@ -40,7 +40,7 @@ def owning(project: Project, owner: Owner) -> Runs:
     return runs
 
 
-def _of_runs(cases: Callable[[], UseCases], runs: Runs) -> Door:
+def _of_runs(cases: Callable[[], UseCases], runs: Runs) -> RunEndpoint:
     """The doors of runs: each is bound at once. The server behind it is made when somebody knocks."""
 
     def door(execution: ServerDriven) -> AbstractAsyncContextManager[None]:

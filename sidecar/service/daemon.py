@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar import config, layout
-from sidecar.engine.execution import displaced
+from sidecar.engine.execution import wait_until_moved
 from sidecar.engine.owner import Owner
 from sidecar.errors import REPORTED, ConfigError, SidecarError
 from sidecar.service import crashes
@@ -126,7 +126,7 @@ class Daemon:
     async def _keep_place(self, is_ours: Callable[[], bool]) -> None:
         """End when the place was taken away, by `git clean` for one: nobody finds us there, and another daemon, which
         whoever keeps us running starts then, would serve the project beside us."""
-        await displaced(is_ours)
+        await wait_until_moved(is_ours)
         path = layout.daemon_lock(self._project.root)
         self._lost = SidecarError(f"{path} was removed or replaced; a daemon that is started now will do")
         self.end()

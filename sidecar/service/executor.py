@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.agents.adapters.adapter import McpConfiguration
     from sidecar.catalog.workflows import Definition
     from sidecar.engine.owner import Owner
-    from sidecar.engine.server_driven import Door
+    from sidecar.engine.server_driven import RunEndpoint
     from sidecar.engine.steps.context import AskablePerson
     from sidecar.model.events import RunEvent
 
@@ -52,7 +52,7 @@ class Runs:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.door: Door | None = None  # of each run, for its agents
+        self.door: RunEndpoint | None = None  # of each run, for its agents
         self.listeners = owner.listeners
         self.replies: set[Callable[[], Coroutine[Any, Any, Any]]] = set()  # each waits until a server's answers are out
         self._live: dict[str, _Live] = {}
@@ -66,7 +66,7 @@ class Runs:
 
         mcp = leading_back(self.owner.root, run_id)
         around, out = self._around, self.replies_out
-        return ServerDriven(self.owner, run_id, hear_all, mcp=mcp, door=around, replies_out=out, **given)
+        return ServerDriven(self.owner, run_id, hear_all, mcp=mcp, endpoint=around, replies_sent=out, **given)
 
     def live(self, run_id: str) -> ServerDriven | None:
         """A run whose lock this process holds, to execute it."""
@@ -113,8 +113,8 @@ class Runs:
             try:
                 await execution.submit_stage(stage, output, kind, delivered)
             except StoreError as error:
-                if execution.opened is not None:
-                    execution.opened.lose(error)
+                if execution.execution is not None:
+                    execution.execution.lose_journal(error)
             tasks.cancel_scope.cancel()
 
 

@@ -482,8 +482,8 @@ class UseCases:
 
     def open_here(self, run_id: str) -> Execution | None:
         """The run itself, while this process executes it."""
-        execution = self._executor.live(run_id)
-        return execution.opened if execution is not None else None
+        live = self._executor.live(run_id)
+        return live.execution if live is not None else None
 
     async def _driver(self, run_id: str) -> LiveRun | AgentDriven:
         """The run that is open here, or one that is nobody's and lent for each call."""

@@ -256,7 +256,7 @@ async def test_a_stop_that_is_taken_back_while_the_background_is_waited_for_lets
         await world.heard("signal", signal="stop")
         # The run comes to its next boundary, and waits there for the other task before it stops.
         world.file("go0", "")
-        await world.until(lambda: world.executions[run_id].opened.batches.draining)
+        await world.until(lambda: world.executions[run_id].execution.batches.draining)
         assert world.lines("afters") == []
         os.unlink(where / ".stop")
         await world.heard("signal", cancelled=True)
@@ -496,7 +496,7 @@ async def test_a_stop_for_many_that_this_run_refuses_is_refused_in_its_receipt(w
         await world.until_lines("marks", 1)
         world.signal("stop", where)
         await world.heard("signal", signal="stop")
-        world.executions[run_id].opened.board.toggle()  # what the key `s` does
+        world.executions[run_id].execution.board.toggle()  # what the key `s` does
         let_go(world, 9)
     assert endings[0].status == "completed"
     receipt = world.receipt("stop", where)
