@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-TASKS = Path(__file__).parent.parent / "owners" / "programs" / "caller.py"
+TASKS = Path(__file__).parents[2] / "kit" / "programs" / "caller.py"
 
 
 def main() -> None:
