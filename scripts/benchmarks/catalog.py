@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from benchmarks.report import Figure
-from sidecar.catalog import workflows, yaml_format
+from sidecar.catalog import naming, workflows, yaml_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 def _fill(directory: Path) -> list[Path]:
     directory.mkdir(parents=True)
-    sources = [path.read_bytes() for path in sorted(Path(workflows.builtin_directory()).glob("*.yaml"))]
+    sources = [path.read_bytes() for path in sorted(Path(naming.builtin_directory("workflows")).glob("*.yaml"))]
     paths = [directory / f"w{number:03}.yaml" for number in range(_COUNT)]
     for number, path in enumerate(paths):
         path.write_bytes(sources[number % len(sources)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from sidecar.catalog import lookup, yaml_format
+from sidecar.catalog import naming, yaml_format
 from sidecar.catalog.naming import BUILTIN_AGENTS
 from sidecar.errors import DefinitionError
 from sidecar.model import duration
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
-    from sidecar.catalog.lookup import CatalogEntry, Source
+    from sidecar.catalog.naming import Source
     from sidecar.catalog.yaml_format import Document
     from sidecar.errors import Problem
 
 
-_DIRECTORY = "agents"
 _COMMAND = Parameter(name="command", description="The argv to run.", type="array", required=False)
 
 BUILTIN: Mapping[str, AgentDefinition] = {
@@ -52,32 +51,21 @@ class CatalogAgent:
     definition: AgentDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class AgentListing:
-    """Every agent there is, and what is wrong with the files that define none."""
-
-    agents: tuple[CatalogAgent, ...]
-    problems: tuple[str, ...]
-
-
 def find(root: str, name: str) -> CatalogAgent:
     """The agent of that name. A broken file is an error, never a reason to take the next one of that name."""
-    known = lookup.places(root, _DIRECTORY, BUILTIN)
-    if name not in known:
-        raise lookup.not_found("agent", name, known)
-    return _agent(known[name])
+    return _agent(name, *naming.find(root, "agents", name))
 
 
-def listing(root: str) -> AgentListing:
-    """All agents of a project, by name. A broken file hides no other."""
+def listing(root: str) -> tuple[list[CatalogAgent], list[str]]:
+    """All agents of a project, by name, and what is wrong with the files that define none."""
     agents: list[CatalogAgent] = []
     problems: list[str] = []
-    for place in lookup.places(root, _DIRECTORY, BUILTIN).values():
+    for name, (source, path) in naming.listed(root, "agents").items():
         try:
-            agents.append(_agent(place))
+            agents.append(_agent(name, source, path))
         except DefinitionError as error:
             problems.extend(error.problems)
-    return AgentListing(tuple(agents), tuple(problems))
+    return agents, problems
 
 
 def doubts(agent: CatalogAgent) -> list[Problem]:
@@ -101,9 +89,9 @@ def parse(document: Document) -> AgentDefinition:
         raise DefinitionError([document.problem(detail["loc"], _message(detail)) for detail in details]) from None
 
 
-def _agent(place: CatalogEntry) -> CatalogAgent:
-    definition = BUILTIN[place.name] if place.path is None else parse(yaml_format.load(place.path))
-    return CatalogAgent(place.name, place.source, place.path, definition)
+def _agent(name: str, source: Source, path: str | None) -> CatalogAgent:
+    definition = BUILTIN[name] if path is None else parse(yaml_format.load(path))
+    return CatalogAgent(name, source, path, definition)
 
 
 def _message(detail: ErrorDetails) -> str:

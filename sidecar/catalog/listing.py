@@ -33,7 +33,7 @@ _READERS = ("catalog", "model")  # the packages whose code decides what a file s
 
 def rows(root: str, source: str | None = None) -> tuple[list[Row], list[str]]:
     """Every workflow as programs want it, by name, and what is wrong first with each file that defines none."""
-    wanted = None if source is None else _source_named(source)
+    wanted = None if source is None else naming.source_named(source)
     memory = _Memory(root)
     found: list[Row] = []
     problems: list[str] = []
@@ -81,12 +81,6 @@ def _read_whole(path: str) -> Row | list[str]:
         return list(heading)
     parameters = [described(one) for one in heading.parameters]
     return {"description": heading.description, "parameters": parameters, "version": heading.version}
-
-
-def _source_named(text: str) -> str:
-    from sidecar.catalog.lookup import source_named  # noqa: PLC0415 - most ask for all of them
-
-    return source_named(text)
 
 
 def _identity(path: str) -> list[int] | None:

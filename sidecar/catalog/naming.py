@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 import sidecar
+from sidecar.errors import NotFound, SidecarError
 from sidecar.layout import STATE_DIRECTORY
 
 TYPE_CHECKING = False
@@ -30,6 +31,14 @@ BUILTIN_AGENTS = {
     "gemini": "Gemini CLI, headless.",
     "command": "Any command; the prompt comes on its standard input.",
 }
+_SOURCES: dict[str, Source] = {
+    "project": "project",
+    "local": "project",
+    "global": "global",
+    "user": "global",
+    "builtin": "builtin",
+}
+_MOST_NAMES = 50
 _CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-:")
 
 
@@ -84,10 +93,43 @@ def stray(root: str, kind: Kind, source: Source, path: str) -> str | None:
     return f"a link that leads out of {os.path.dirname(path)}: put the file itself there"
 
 
+def source_named(text: str) -> Source:
+    """A source as people filter by it: `local` and `user` are other words for the first two."""
+    found = _SOURCES.get(text)
+    if found is None:
+        raise SidecarError(f"unknown source {text!r}: one of {', '.join(_SOURCES)}")
+    return found
+
+
+def find(root: str, kind: Kind, name: str) -> tuple[Source, str | None]:
+    """Where the definition of that name is. NotFound has the names that exist, the nearest first."""
+    if not is_name(name):
+        raise NotFound(f"{name!r} cannot be a name: letters, digits, '-', '_' and ':' only")
+    entries = listed(root, kind)
+    if name in entries:
+        return entries[name]
+    from difflib import SequenceMatcher  # noqa: PLC0415 - only for the message
+
+    names = sorted(entries, key=lambda other: (-SequenceMatcher(None, name.lower(), other.lower()).ratio(), other))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    searched = [*(directory for _, directory in directories(root, kind)), builtin_directory(kind)]
+    looked = "" if kind == "agents" else f"; looked in {', '.join(searched)}"
+    raise NotFound(f"no such {kind[:-1]}: {name}; there is: {', '.join(names[:_MOST_NAMES]) or 'none'}{more}{looked}")
+
+
+def listed(root: str, kind: Kind) -> dict[str, tuple[Source, str | None]]:
+    """As `known`; SidecarError where a directory cannot be listed."""
+    problems: list[str] = []
+    found = known(root, kind, problems)
+    if problems:
+        raise SidecarError(problems[0])
+    return found
+
+
 def known(root: str, kind: Kind, problems: list[str] | None = None) -> dict[str, tuple[Source, str | None]]:
     """Every name of a kind with its source and its file, sorted; None: it is in the program itself.
 
-    A directory that cannot be listed has no names; `problems` gets to know why.
+    A directory that cannot be listed has no names; the reason is appended to `problems`.
     """
     found: dict[str, tuple[Source, str | None]] = {}
     for source, directory in [*directories(root, kind), ("builtin", builtin_directory(kind))]:

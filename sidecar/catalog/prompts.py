@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sidecar.catalog import lookup, naming, yaml_format
+from sidecar.catalog import naming, yaml_format
 from sidecar.catalog.yaml_format import Document, not_json
 from sidecar.errors import DefinitionError, Problem
 from sidecar.model.parameters import Parameter, unknown
@@ -17,11 +17,9 @@ from sidecar.model.parameters import Parameter, unknown
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from sidecar.catalog.lookup import CatalogEntry, Source
+    from sidecar.catalog.naming import Source
 
 
-_KIND = "prompts"
-_SUFFIXES = naming.SUFFIXES["prompts"]
 _FENCE = re.compile(r"^---[ \t]*\r?$", re.MULTILINE)
 _PLAIN_NAME = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}", re.ASCII)
 
@@ -50,54 +48,33 @@ class Prompt:
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class PromptListing:
-    """Every prompt there is, and what is wrong with the files that define none."""
-
-    prompts: tuple[Prompt, ...]
-    problems: tuple[str, ...]
-
-
 def find(root: str, name: str) -> Prompt:
     """The prompt of that name. A broken file is an error, never a reason to take the next one of that name."""
-    where = _directories(root)
-    known = lookup.search(where, _SUFFIXES)
-    if name not in known:
-        raise lookup.not_found("prompt", name, known, [directory for _, directory in where])
-    return _prompt(known[name])
+    return _prompt(name, *naming.find(root, "prompts", name))
 
 
-def listing(root: str) -> PromptListing:
-    """All prompts of a project, by name. A broken file hides no other."""
+def listing(root: str) -> tuple[list[Prompt], list[str]]:
+    """All prompts of a project, by name, and what is wrong with the files that define none."""
     prompts: list[Prompt] = []
     problems: list[str] = []
-    for place in lookup.search(_directories(root), _SUFFIXES).values():
+    for name, (source, path) in naming.listed(root, "prompts").items():
         try:
-            prompts.append(_prompt(place))
+            prompts.append(_prompt(name, source, path))
         except DefinitionError as error:
             problems.extend(error.problems)
-    return PromptListing(tuple(prompts), tuple(problems))
+    return prompts, problems
 
 
-def builtin_directory() -> str:
-    """Where the built-in prompts are."""
-    return naming.builtin_directory(_KIND)
-
-
-def _directories(root: str) -> list[tuple[Source, str]]:
-    return [*naming.directories(root, _KIND), ("builtin", builtin_directory())]
-
-
-def _prompt(place: CatalogEntry) -> Prompt:
-    assert place.path is not None  # prompts are files, the built-in ones too
-    front, body, first_line = _parts(yaml_format.text_of(place.path), place.path)
+def _prompt(name: str, source: Source, path: str | None) -> Prompt:
+    assert path is not None  # prompts are files, the built-in ones too
+    front, body, first_line = _parts(yaml_format.text_of(path), path)
     used = list(dict.fromkeys(match.group(1) for match in _PLAIN_NAME.finditer(body)))
     if front.parameters is None:
-        declared = tuple(Parameter(name=name) for name in used)
+        declared = tuple(Parameter(name=parameter) for parameter in used)
     else:
         declared = front.parameters
-        _check_names(declared, body, place.path, first_line)
-    return Prompt(place.name, place.source, place.path, front.title, front.description, declared, body)
+        _check_names(declared, body, path, first_line)
+    return Prompt(name, source, path, front.title, front.description, declared, body)
 
 
 def _parts(text: str, path: str) -> tuple[FrontMatter, str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sidecar.catalog import definition, lookup, naming, yaml_format
+from sidecar.catalog import definition, naming, yaml_format
 from sidecar.catalog.definition import AllWords, valid_part
 from sidecar.errors import DefinitionError, Problem
 from sidecar.model import workflow
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
     from sidecar.catalog.definition import InvalidPart
-    from sidecar.catalog.lookup import CatalogEntry, Source
+    from sidecar.catalog.naming import Source
     from sidecar.catalog.yaml_format import Document
     from sidecar.errors import Problem
     from sidecar.model.parameters import Parameter
     from sidecar.model.workflow import ExpressionSite, SubAgentTask, Workflow
-
-
-_KIND: naming.Kind = "workflows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +65,14 @@ def load(path: str) -> Definition:
 
 def locate(root: str, name: str) -> tuple[str, str, Source, str]:
     """Where the workflow of that name is: file, name, source, and the directory that its imports stay in."""
-    where = _directories(root)
-    known = lookup.search(where)
-    if name not in known:
-        raise lookup.not_found("workflow", name, known, [directory for _, directory in where])
-    place = known[name]
-    path = _path(place)
-    _refuse_stray(root, place.source, path)
-    return path, name, place.source, os.path.dirname(path)
+    source, path = naming.find(root, "workflows", name)
+    assert path is not None  # workflows are files, the built-in ones too
+    _refuse_stray(root, source, path)
+    return path, name, source, os.path.dirname(path)
 
 
 def _refuse_stray(root: str, source: Source, path: str) -> None:
-    why = naming.stray(root, _KIND, source, path)
+    why = naming.stray(root, "workflows", source, path)
     if why is not None:
         raise DefinitionError([Problem.at(path, (1, 1), why)])
 
@@ -89,7 +82,7 @@ def located(path: str, root: str | None = None) -> tuple[str, str, Source, str]:
     path = os.path.abspath(path)
     directory = os.path.realpath(os.path.dirname(path))
     if root is not None:
-        for source, own in naming.directories(root, _KIND):
+        for source, own in naming.directories(root, "workflows"):
             if directory == os.path.realpath(own):
                 _refuse_stray(root, source, path)
     return path, os.path.splitext(os.path.basename(path))[0], "project", os.path.dirname(path)
@@ -100,26 +93,18 @@ def included(root: str, includer: Definition, name: str) -> Definition:
     return includer.components.get(name) or find(root, name)
 
 
-def places(root: str) -> list[CatalogEntry]:
-    """Where every workflow stands, by name, whatever is in its file."""
-    return list(lookup.search(_directories(root)).values())
-
-
 def listing(root: str, source: str | None = None) -> WorkflowListing:
     """All workflows of a project, by name, from one source if one is given. A broken file hides no other."""
-    wanted = None if source is None else lookup.source_named(source)
+    wanted = None if source is None else naming.source_named(source)
     workflows: list[WorkflowSummary] = []
     problems: list[str] = []
-    for place in places(root):
-        if wanted is not None and place.source != wanted:
+    for name, (found, path) in naming.listed(root, "workflows").items():
+        if path is None or wanted not in (None, found):
             continue
-        path = _path(place)
-        why = naming.stray(root, _KIND, place.source, path)
+        why = naming.stray(root, "workflows", found, path)
         said = heading(path) if why is None else (Problem.at(path, (1, 1), why),)
         if isinstance(said, Heading):
-            workflows.append(
-                WorkflowSummary(place.name, place.source, path, said.version, said.description, said.parameters)
-            )
+            workflows.append(WorkflowSummary(name, found, path, said.version, said.description, said.parameters))
         else:
             problems.extend(said)
     return WorkflowListing(tuple(workflows), tuple(problems))
@@ -137,20 +122,6 @@ def heading(path: str) -> Heading | tuple[str, ...]:
 def forget() -> None:
     """Read every file again at the next list. Only measurements need this: a file that changes is noticed."""
     _heading.cache_clear()
-
-
-def builtin_directory() -> str:
-    """Where the built-in workflows are."""
-    return naming.builtin_directory(_KIND)
-
-
-def _directories(root: str) -> list[tuple[Source, str]]:
-    return [*naming.directories(root, _KIND), ("builtin", builtin_directory())]
-
-
-def _path(place: CatalogEntry) -> str:
-    assert place.path is not None  # workflows are files, the built-in ones too
-    return place.path
 
 
 @lru_cache(maxsize=4096)
@@ -395,9 +366,6 @@ def _stem(path: str) -> str:
 # Workflows as people name them on a command line: by name, as a file, or all that the project has.
 
 
-_SUFFIXES = (".yaml", ".yml")
-
-
 @dataclass(frozen=True, slots=True)
 class NamedWorkflow:
     """One workflow, not loaded yet: a name of the catalog, or a file."""
@@ -408,7 +376,7 @@ class NamedWorkflow:
     @property
     def is_file(self) -> bool:
         """Names have no dot and no slash."""
-        return os.sep in self.word or self.word.endswith(_SUFFIXES)
+        return os.sep in self.word or self.word.endswith(naming.SUFFIXES["workflows"])
 
     def load(self) -> Definition:
         """The definition; DefinitionError has its problems, NotFound the names that there are."""
@@ -429,4 +397,5 @@ class NamedWorkflow:
 
 def of_project(root: str) -> list[NamedWorkflow]:
     """Every workflow that is the project's own, by name."""
-    return [NamedWorkflow(root, place.name) for place in places(root) if place.source == "project"]
+    known = naming.listed(root, "workflows")
+    return [NamedWorkflow(root, name) for name, (source, _) in known.items() if source == "project"]

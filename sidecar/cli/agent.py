@@ -38,8 +38,7 @@ def _list(arguments: list[str], project: str | None) -> int:
     def found(root: str) -> tuple[list[Any], list[str]]:
         from sidecar.catalog import agents  # noqa: PLC0415 - pydantic and yaml, only for those who need them
 
-        listing = agents.listing(root)
-        return list(listing.agents), list(listing.problems)
+        return agents.listing(root)
 
     return listed.catalog("agent", arguments, project, found, _row)
 

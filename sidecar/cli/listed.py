@@ -40,7 +40,7 @@ def catalog(
     """`sidecar COMMAND list` of what a catalog finds: things that have a source, and what is wrong with others."""
     things = f"{command}s"
     options = parser(command, things).parse_args(arguments)
-    from sidecar.catalog.lookup import source_named  # noqa: PLC0415
+    from sidecar.catalog.naming import source_named  # noqa: PLC0415
 
     wanted = source_named(options.source) if options.source else None
     found, problems = find(layout.find_root(project, os.environ))

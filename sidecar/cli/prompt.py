@@ -42,8 +42,7 @@ def _list(arguments: list[str], project: str | None) -> int:
     def found(root: str) -> tuple[list[Any], list[str]]:
         from sidecar.catalog import prompts  # noqa: PLC0415 - pydantic and yaml, only for those who need them
 
-        listing = prompts.listing(root)
-        return list(listing.prompts), list(listing.problems)
+        return prompts.listing(root)
 
     return listed.catalog("prompt", arguments, project, found, _row)
 

@@ -74,7 +74,7 @@ def rows(root: str, kind: Kind, *, verbose: bool) -> tuple[list[Json], list[str]
             _row(one, one.parameters, verbose, version=one.version, path=one.loaded_from) for one in flows.workflows
         ], list(flows.problems)
     if kind == "agent":
-        found = agents.listing(root)
+        agents_found, problems = agents.listing(root)
         return [
             {
                 "name": one.name,
@@ -83,12 +83,10 @@ def rows(root: str, kind: Kind, *, verbose: bool) -> tuple[list[Json], list[str]
                 "adapter": one.definition.adapter,
                 "parameters": _parameters(one.definition.declared, verbose),
             }
-            for one in found.agents
-        ], list(found.problems)
-    stored = prompts.listing(root)
-    return [_row(one, one.parameters, verbose, title=one.title, path=one.loaded_from) for one in stored.prompts], list(
-        stored.problems
-    )
+            for one in agents_found
+        ], problems
+    stored, problems = prompts.listing(root)
+    return [_row(one, one.parameters, verbose, title=one.title, path=one.loaded_from) for one in stored], problems
 
 
 def _row(one: Any, parameters: Iterable[Parameter], verbose: bool, **more: str) -> Json:

@@ -43,7 +43,7 @@ def listed(root: str) -> ListPromptsResult:
                     for parameter in one.parameters
                 ],
             )
-            for one in prompts.listing(root).prompts
+            for one in prompts.listing(root)[0]
         ]
     )
 

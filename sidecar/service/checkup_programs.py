@@ -42,12 +42,12 @@ def containment_in_force(settings: Settings) -> Iterator[DoctorFinding]:
 
 async def agents_and_service(root: str, settings: Settings, environment: Mapping[str, str]) -> list[DoctorFinding]:
     """Both at once: each asks a program, and some take their time to answer."""
-    listing = agents.listing(root)
-    found: list[list[DoctorFinding]] = [[] for _ in range(len(listing.agents) + 1)]
+    known, unusable = agents.listing(root)
+    found: list[list[DoctorFinding]] = [[] for _ in range(len(known) + 1)]
 
     async def look_at(place: int) -> None:
-        if place < len(listing.agents):
-            found[place] = [await _agent(asking, listing.agents[place], settings.default_agent)]
+        if place < len(known):
+            found[place] = [await _agent(asking, known[place], settings.default_agent)]
         else:
             found[place] = await _service(asking)
 
@@ -55,9 +55,9 @@ async def agents_and_service(root: str, settings: Settings, environment: Mapping
         asking = _Asking(supervisor, root, environment)
         for place in range(len(found)):
             tasks.start_soon(look_at, place)
-    doubtful = [note("agents", doubt) for agent in listing.agents for doubt in agents.doubts(agent)]
-    broken = [problem("agents", text, "mend the file, or remove it") for text in listing.problems]
-    if settings.default_agent not in [agent.name for agent in listing.agents]:
+    doubtful = [note("agents", doubt) for agent in known for doubt in agents.doubts(agent)]
+    broken = [problem("agents", text, "mend the file, or remove it") for text in unusable]
+    if settings.default_agent not in [agent.name for agent in known]:
         text = f"default_agent is {settings.default_agent!r}, and there is no such agent"
         broken.append(problem("agents", text, "`sidecar agent list` names those that there are"))
     return [*(finding for findings in found[:-1] for finding in findings), *doubtful, *broken, *found[-1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sidecar.agents.adapters.adapter import MCP_SERVER
-from sidecar.catalog import prompts
+from sidecar.catalog import naming
 
 # A file with this line is ours, and may be replaced by a newer one.
 MARK = "<!-- Made by `sidecar mcp install claude`, which also renews it. -->"
@@ -55,7 +55,7 @@ Where none of these fits, show these five forms, and call nothing.
 
 def text() -> str:
     """The file's whole content. How a workflow is executed is said by the built-in prompt, here as everywhere."""
-    with open(os.path.join(prompts.builtin_directory(), "orchestrator.md"), encoding="utf-8") as file:
+    with open(os.path.join(naming.builtin_directory("prompts"), "orchestrator.md"), encoding="utf-8") as file:
         body = file.read().split("---\n", 2)[2]
     execute = body.replace("{{ workflow }}", "NAME").replace("{{ inputs }}", "those that the person typed.")
     tools = ", ".join(f"mcp__{MCP_SERVER}__{name}" for name in _TOOLS)

@@ -40,9 +40,9 @@ every_prompt = pytest.mark.parametrize("name", NAMES)
 
 
 def test_those_that_are_promised_are_built_in(tmp_path: Path) -> None:
-    listing = prompts.listing(str(tmp_path))
-    assert not listing.problems
-    assert {prompt.name: prompt.source for prompt in listing.prompts} == dict.fromkeys(NAMES, "builtin")
+    found, problems = prompts.listing(str(tmp_path))
+    assert not problems
+    assert {prompt.name: prompt.source for prompt in found} == dict.fromkeys(NAMES, "builtin")
 
 
 def test_the_project_may_have_its_own_under_the_same_name(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from sidecar.catalog import workflows
+from sidecar.catalog import naming, workflows
 from sidecar.model.language import Role
 from sidecar.model.steps import IncludeWorkflow, ParallelForEach
 from sidecar.model.workflow import ExpressionSite, json_schema
 
-PATHS = sorted(Path(workflows.builtin_directory()).glob("*.yaml"))
+PATHS = sorted(Path(naming.builtin_directory("workflows")).glob("*.yaml"))
 every_workflow = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 

@@ -178,8 +178,8 @@ def test_the_listing_has_every_agent_once_by_name_and_a_broken_file_hides_no_oth
     (catalog.home / "a.yaml").write_text("adapter: codex\n")
     (catalog.project / "not an agent.yaml").write_text("x")
     (catalog.project / "notes.txt").write_text("x")
-    listing = agents.listing(str(catalog.root))
-    assert [(agent.name, agent.source) for agent in listing.agents] == [
+    found, problems = agents.listing(str(catalog.root))
+    assert [(agent.name, agent.source) for agent in found] == [
         ("a", "global"),
         ("b", "project"),
         ("claude", "builtin"),
@@ -187,9 +187,9 @@ def test_the_listing_has_every_agent_once_by_name_and_a_broken_file_hides_no_oth
         ("command", "builtin"),
         ("gemini", "builtin"),
     ]
-    assert len(listing.problems) == 2
-    assert all("broken.yaml:" in problem for problem in listing.problems)
+    assert len(problems) == 2
+    assert all("broken.yaml:" in problem for problem in problems)
 
 
 def test_a_project_without_any_agents_directory_has_the_built_in_ones(tmp_path: Path) -> None:
-    assert [agent.name for agent in agents.listing(str(tmp_path)).agents] == ["claude", "codex", "command", "gemini"]
+    assert [agent.name for agent in agents.listing(str(tmp_path))[0]] == ["claude", "codex", "command", "gemini"]

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.catalog import definition, workflows, yaml_format
+from sidecar.catalog import definition, naming, workflows, yaml_format
 from sidecar.errors import DefinitionError
 from sidecar.model.steps import While
 from sidecar.model.workflow import Workflow
@@ -152,7 +152,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-BUILTIN = [yaml.safe_load(path.read_text()) for path in sorted(Path(workflows.builtin_directory()).glob("*.yaml"))]
+PATHS = sorted(Path(naming.builtin_directory("workflows")).glob("*.yaml"))
+BUILTIN = [yaml.safe_load(path.read_text()) for path in PATHS]
 
 
 def places(value: Any, location: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -18,11 +18,11 @@ def test_they_are_those_of_the_catalog_with_their_sources_and_files(tmp_path: Pa
     (tmp_path / ".swissarmyhammer" / "workflows" / "no name.yaml").touch()
     root = str(tmp_path)
     known = naming.known(root, "workflows")
-    assert known == {place.name: (place.source, place.path) for place in workflows.places(root)}
+    assert list(known) == [summary.name for summary in workflows.listing(root).workflows]
     assert {"a", "b", "iterate"} <= set(known)
     assert known["plan"][0] == "project"
-    assert list(naming.known(root, "prompts")) == [prompt.name for prompt in prompts.listing(root).prompts]
-    assert list(naming.known(root, "agents")) == [agent.name for agent in agents.listing(root).agents]
+    assert list(naming.known(root, "prompts")) == [prompt.name for prompt in prompts.listing(root)[0]]
+    assert list(naming.known(root, "agents")) == [agent.name for agent in agents.listing(root)[0]]
 
 
 def test_the_built_in_agents_are_those_of_the_catalog() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.catalog import prompts
+from sidecar.catalog import naming, prompts
 from sidecar.errors import DefinitionError, NotFound
 
 WHOLE = """\
@@ -83,7 +83,7 @@ def test_not_found_tells_the_nearest_and_where_it_looked(place: Prompts) -> None
     with pytest.raises(NotFound, match=r"no such prompt: reveiw; there is: review, .*; looked in ") as caught:
         prompts.find(str(place.root), "reveiw")
     assert str(place.home) in str(caught.value)
-    assert prompts.builtin_directory() in str(caught.value)
+    assert naming.builtin_directory("prompts") in str(caught.value)
 
 
 def test_every_problem_of_the_front_matter_has_its_line_in_the_file(place: Prompts) -> None:
@@ -116,9 +116,9 @@ def test_front_matter_that_is_none_is_told(place: Prompts, text: str, problem: s
 def test_a_broken_prompt_hides_no_other(place: Prompts) -> None:
     (place.project / "bad.md").write_text("---\ntitle: [\n---\n")
     (place.project / "good.md").write_text("x")
-    listing = prompts.listing(str(place.root))
-    assert [prompt.name for prompt in listing.prompts if prompt.source == "project"] == ["good"]
-    assert listing.problems[0].startswith(f"{place.project}/bad.md:")
+    found, problems = prompts.listing(str(place.root))
+    assert [prompt.name for prompt in found if prompt.source == "project"] == ["good"]
+    assert problems[0].startswith(f"{place.project}/bad.md:")
 
 
 @given(st.text(alphabet=st.sampled_from("-\n:{} ab[]\r\t&*"), max_size=40))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sidecar
-from sidecar.catalog import workflows
+from sidecar.catalog import naming, workflows
 from sidecar.catalog.workflows import Definition
 from sidecar.errors import DefinitionError, NotFound, SidecarError
 
@@ -88,7 +88,7 @@ def test_not_found_tells_the_names_nearest_first_and_where_it_looked(catalog: Ca
     for directory in (".swissarmyhammer", ".aromcp"):
         assert str(catalog.root / directory / "workflows") in message
         assert str(catalog.home / directory / "workflows") in message
-    assert workflows.builtin_directory() in message
+    assert naming.builtin_directory("workflows") in message
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "", ".", "a b", "ä", "x\0", "a.yaml"])
@@ -165,13 +165,13 @@ def test_a_link_to_nowhere_is_a_problem_and_not_a_crash(catalog: Catalog) -> Non
 def test_the_built_in_ones_are_inside_an_installed_package_and_beside_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert workflows.builtin_directory() == str(CHECKOUT / "workflows")
+    assert naming.builtin_directory("workflows") == str(CHECKOUT / "workflows")
     package = tmp_path / "site-packages" / "sidecar"
     package.mkdir(parents=True)
     monkeypatch.setattr(sidecar, "__file__", str(package / "__init__.py"))
-    assert workflows.builtin_directory() == str(package / "builtin" / "workflows")
+    assert naming.builtin_directory("workflows") == str(package / "builtin" / "workflows")
     (tmp_path / "site-packages" / "workflows").mkdir()  # somebody else's package
-    assert workflows.builtin_directory() == str(package / "builtin" / "workflows")
+    assert naming.builtin_directory("workflows") == str(package / "builtin" / "workflows")
 
 
 def test_a_file_anywhere_can_be_loaded(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.catalog import workflows, yaml_format
+from sidecar.catalog import naming, yaml_format
 from sidecar.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.yaml_format import Document
 
-BUILTIN = sorted(Path(workflows.builtin_directory()).glob("*.yaml"))
+BUILTIN = sorted(Path(naming.builtin_directory("workflows")).glob("*.yaml"))
 needs_libyaml = pytest.mark.skipif(not yaml_format.FAST, reason="this PyYAML was built without libyaml")
 
 
