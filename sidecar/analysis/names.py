@@ -232,7 +232,7 @@ class Constants:
         changing = self._find_writers(definition, declared, graph)
         if space is None:
             return
-        changing |= {f"raw.{name}" for name in space.kept}  # the engine itself writes these
+        changing |= {f"raw.{name}" for name in space.engine_fields}  # the engine itself writes these
         for section, defaults in (("state", begun.state), ("raw", begun.raw)):
             changing |= {f"{section}.{name}" for name, given in defaults.items() if self._read_by(given) - {"inputs"}}
         self._names.add("inputs")

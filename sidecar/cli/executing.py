@@ -262,9 +262,9 @@ def described(owner: Owner, run_id: str) -> dict[str, Any]:
     run = owner.journal.run(run_id)
     image = load(owner, run)
     try:
-        state = image.spaces[()].state.flattened()
+        state = image.states[()].state.flattened()
     finally:
-        image.spaces.close()
+        image.states.close()
     status = looking.status(owner.database, owner.root, run)
     return {**status, "state": state, "messages": looking.messages(owner.database, run_id)}
 

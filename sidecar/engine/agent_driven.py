@@ -157,7 +157,7 @@ class AgentDriven:
             return self._opened
         self._forget()
         image = load(owner, run)
-        image.main.handed = True
+        image.main.handed_out = True
         for thread in image.main.walk():
             _to_handed_step(owner, run.run_id, thread)
         # Its agent has been at work since the last that the journal knows of.
@@ -191,7 +191,7 @@ def begin(owner: Owner, run_id: str, image: Run) -> None:
         details = {name: value for name, value in run.details.items() if name != REQUEST}
         owner.journal.change(run_id, details=details, driver="agent")
         owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": previous_status(owner.journal, run)})
-        owner.transformations.add(run_id, image.spaces.take_traces())
+        owner.transformations.add(run_id, image.states.take_traces())
         owner.checkpoints.save(run_id, {**image.to_json(), "seq": owner.journal.last_seq(run_id)})
 
 
@@ -214,7 +214,7 @@ def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = F
                 owner.journal.end(run_id, "interrupted", reason="its owner died")
             begin(owner, run_id, image)
     finally:
-        image.spaces.close()
+        image.states.close()
 
 
 # A run that this process executes, as the agents of its tasks see it: they ask for steps, and say what came of them.
@@ -246,8 +246,8 @@ class LiveRun:
     def _over_already(self, task_id: str | None) -> Told | None:
         """None where the task is in the hands of an agent. What the sidecar does itself is handed out to nobody."""
         threads = self.opened.image.main.walk()
-        known = [thread for thread in threads if thread.task_id == task_id and not thread.told]
-        if any(thread.handed for thread in known):
+        known = [thread for thread in threads if thread.task_id == task_id and not thread.reported]
+        if any(thread.handed_out for thread in known):
             return None
         if known:
             what = f", and so is its task {task_id}" if task_id else "; a sub-agent of a task gives its task_id"
@@ -342,7 +342,7 @@ class Hands:
                 for index in action.todo:
                     if id_of_task(parent, action, index) == task_id:
                         # One that is tried again begins from its first step, as a thread of its own.
-                        return self._batches.tasks.create(parent, action, index, handed=True)
+                        return self._batches.create(parent, action, index, handed_out=True)
         for event in self._owner.journal.events(self._run_id):
             if event.kind in (kinds.TASK_STARTED, kinds.TASK_ENDED) and event.data["task"] == task_id:
                 return None
@@ -369,19 +369,19 @@ class Hands:
                 return over
             assert isinstance(action, Execute | Parallel)
             key = _key(thread, action)
-            self._interpreter.work.give_feedback(key)
-            outcomes = self._interpreter.outcomes
-            with outcomes.attempt(action.step) as tried:  # a template that fails is the step's own failure
+            self._interpreter.steps.use_feedback(key)
+            steps = self._interpreter.steps
+            with steps.attempt(action.step) as tried:  # a template that fails is the step's own failure
                 step = (
                     self._atomic(thread, action, key)
                     if isinstance(action, Execute)
                     else self._tasks(thread, action, key)
                 )
             if tried.error is not None:
-                outcomes.failed(thread, action.step, tried.error)
+                steps.fail(thread, action.step, tried.error)
                 continue
             if isinstance(action, Execute):
-                begun = await self._interpreter.work.begin(thread, action.step, key)
+                begun = await self._interpreter.steps.begin(thread, action.step, key)
                 assert begun == step["attempt"]
             return {"step": await self._handed(thread, key, step)}
 
@@ -404,15 +404,15 @@ class Hands:
 
     async def _with_feedback(self, thread: Thread, held: Handout) -> Any:
         """A step that is handed out already, with what was said since; the same step in all else."""
-        texts = list(self._opened.image.unheard)
+        texts = list(self._opened.image.pending_feedback)
         if not texts:
             return held.step
-        self._interpreter.work.give_feedback(held.key)
+        self._interpreter.steps.use_feedback(held.key)
         await self._take_back(held.task_id)
         return handout.with_additions(held.step, texts, workflow_id=self._run_id, task_id=thread.task_id)
 
     def _atomic(self, thread: Thread, action: Execute, key: str) -> dict[str, Any]:
-        context = self._interpreter.work.context(thread, action, key, 1)
+        context = self._interpreter.steps.context(thread, action, key, 1)
         return handout.hand_out(
             action.step,
             context.view,
@@ -425,16 +425,16 @@ class Hands:
         )
 
     def _tasks(self, thread: Thread, action: Parallel, key: str) -> dict[str, Any]:
-        self._batches.tasks.tell_begin(thread, action)
-        children = {index: self._batches.tasks.create(thread, action, index, handed=True) for index in action.todo}
-        context = self._interpreter.work.task_context(thread)
-        description = self._batches.tasks.definition_of(next(iter(children.values()))).description
+        self._batches.record_begin(thread, action)
+        children = {index: self._batches.create(thread, action, index, handed_out=True) for index in action.todo}
+        context = self._interpreter.steps.task_context(thread)
+        description = self._opened.image.task_definition(next(iter(children.values()))).description
         given = {"workflow_id": self._run_id, "task_id": _WHICH_TASK}
         if description.strip():
             given["description"] = description
         return handout.hand_out_tasks(
             action.step,
-            self._interpreter.outcomes.view(thread, action.scope),
+            self._interpreter.steps.view(thread, action.scope),
             key=key,
             workflow_id=self._run_id,
             tasks={child.task_id or "": child.names for child in children.values()},
@@ -448,15 +448,15 @@ class Hands:
 
     async def _over(self, thread: Thread, action: Action) -> dict[str, Any] | None:
         if thread.parent is not None:
-            return _told_over(action) if self._batches.sees_to(thread) else await self._task_over(thread)
+            return _told_over(action) if self._batches.is_running(thread) else await self._task_over(thread)
         ending = await decide(self._opened, action)
         if ending is None:
             return None
         raise RunEnds(ending)
 
     async def _task_over(self, thread: Thread) -> dict[str, Any]:
-        error = await self._batches.tasks.finish(thread)
-        self._batches.tasks.over(thread, error)
+        error = await self._interpreter.finish_task(thread)
+        self._batches.end_task(thread, error)
         self._keep_stop(thread)
         status = "failed" if error else "completed"
         return {"step": None, "status": status, "reason": str(error["message"]) if error else "the task is done"}
@@ -464,7 +464,7 @@ class Hands:
     # --- back
 
     async def _report(self, thread: Thread, handout: Handout, report: Report) -> dict[str, Any]:
-        work, action = self._interpreter.work, thread.cursor.action
+        steps, action = self._interpreter.steps, thread.cursor.action
         if not isinstance(action, Execute) or thread.step_key() != handout.key:
             await self._take_back(handout.task_id)
             return {"success": True, "message": "its tasks were all done already"}
@@ -473,13 +473,13 @@ class Hands:
         if report.status == "failed":
             answer = result if isinstance(result, str) and result.strip() else "the agent says that it failed"
             told = {"message": report.error or answer, "step": action.step.id}
-            work.fail(thread, action.step, handout.key, attempt, told)
+            steps.fail(thread, action.step, told, attempt=attempt)
         else:
-            view = self._interpreter.outcomes.view(thread, action.scope)
+            view = self._interpreter.steps.view(thread, action.scope)
             value = read_result(action.step, result, definition=handout.step["definition"], view=view)
-            work.complete(thread, action, handout.key, attempt, value, writes_result=result is not None)
+            steps.complete(thread, action, value, attempt=attempt, has_result=result is not None)
         await self._take_back(handout.task_id)
-        if thread.parent is not None and not self._batches.sees_to(thread):
+        if thread.parent is not None and not self._batches.is_running(thread):
             await self._on(thread)
         return {"success": True}
 
@@ -492,11 +492,11 @@ class Hands:
     async def _report_tasks(self, thread: Thread, action: Parallel, status: str, error: str | None) -> dict[str, Any]:
         left = [child for child in list(thread.children.values()) if child.place and child.place[1] in action.todo]
         if status == "failed":
-            said = self._interpreter.work.around.mask.masked_text(error or "")
+            said = self._interpreter.steps.services.mask.masked_text(error or "")
             told: Error = {"message": said or "its agent says that it failed"}
             for child in left:
                 await self._take_back(child.task_id)
-                self._batches.tasks.over(child, told)
+                self._batches.end_task(child, told)
             await self._take_back(thread.task_id)
             return {"success": True}
         self._keep_stop(thread)
@@ -522,7 +522,7 @@ class Hands:
 
     def _is_held_back(self, thread: Thread) -> bool:
         """Whether a task is not to begin: a stop was asked for. RunEnds where none is under way."""
-        if not self._main.handed or thread.parent is None or not _is_fresh(thread):
+        if not self._main.handed_out or thread.parent is None or not _is_fresh(thread):
             return False
         self._keep_stop(thread)
         return self._stop_asked()
@@ -530,7 +530,7 @@ class Hands:
     def _keep_stop(self, thread: Thread) -> None:
         """RunEnds where a stop was asked for, the tasks are what the run stands at, and none is under way."""
         action = self._main.cursor.action
-        waits = self._main.handed and isinstance(action, Parallel) and action.stoppable
+        waits = self._main.handed_out and isinstance(action, Parallel) and action.stoppable
         if not waits or (thread is not self._main and thread.parent is not self._main) or not self._stop_asked():
             return
         under_way = [each for each in self._main.walk() if each is not self._main and not _is_fresh(each)]

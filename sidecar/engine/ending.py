@@ -22,7 +22,7 @@ from sidecar.engine.execution import Execution
 from sidecar.engine.owner import Owner
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import ON_FAILURE
-from sidecar.engine.step import unforeseen
+from sidecar.engine.step import unexpected
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
@@ -75,7 +75,7 @@ async def _workflow_restarts(execution: Execution) -> bool:
     handling = image.definition.workflow.error_handling
     if handling.on_error != "retry_workflow" or image.main.exited:
         return False
-    view = image.spaces[()].view({})
+    view = image.states[()].view({})
     try:
         rounds, delay_s = int(view.value(handling.retry_count)), view.seconds(handling.retry_delay_s) or 0.0
     except (SidecarError, ValueError, TypeError, OverflowError) as error:  # the last: Infinity is no number of times
@@ -85,9 +85,9 @@ async def _workflow_restarts(execution: Execution) -> bool:
         return False
     execution.ledger.commit(durable=True)
     await anyio.sleep(delay_s)
-    execution.ledger.note(kinds.WORKFLOW_RETRIED, round=image.counters.round + 1)
+    execution.ledger.record(kinds.WORKFLOW_RETRIED, round=image.counters.round + 1)
     image.restart(execution.run.inputs)
-    await execution.ledger.checkpoint(image.to_json)
+    await execution.ledger.checkpoint()
     return True
 
 
@@ -98,8 +98,8 @@ async def run_failure_steps(execution: Execution, error: Error) -> Ending:
     """Run the failure steps of the workflows that the run is in, the innermost first; the run then ends as failed."""
     main, interpreter = execution.image.main, execution.interpreter
     main.error = error
-    await interpreter.failed_parts(main)
-    await interpreter.see_to(main, ON_FAILURE, (), {"error": error})
+    await interpreter.run_failure_steps_of_included(main)
+    await interpreter.run_failure_steps(main, ON_FAILURE, (), {"error": error})
     limit = error.get("limit")  # of an agent: the exit code tells it from other failures
     return Ending("failed", str(error.get("message", "")), limit=str(limit) if limit else None)
 
@@ -118,7 +118,7 @@ async def end_run(execution: Execution, ending: Ending) -> Ending:
         taken[:] = [] if ending.status in OPEN else _signals_for(execution.board, ending)
         return taken
 
-    await execution.ledger.end(ending.status, ending.reason, execution.image.to_json, take=take, **data)
+    await execution.ledger.end(ending.status, ending.reason, take=take, **data)
     if ending.status not in OPEN:
         _consume_signals(execution.owner, execution.board, ending.status, taken, execution.processes)
     return ending
@@ -152,7 +152,7 @@ def end_unloadable(
     reason = str(error)
     if not isinstance(error, SidecarError):
         run_log.keep_traceback(owner.root, run_id, error, owner.mask_of(run_id))
-        reason = unforeseen(error)
+        reason = unexpected(error)
     run = owner.journal.run(run_id)
     if run.status != "running":
         owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": previous_status(owner.journal, run)})

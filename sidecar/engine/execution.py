@@ -21,7 +21,6 @@ from sidecar.engine.boundary import Ending, Gate, RunEnds, board_of
 from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.owner import Owner
-from sidecar.engine.parallel import Batches
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import Run, back_to_boundary
 from sidecar.engine.steps.context import AskablePerson, RunServices
@@ -69,9 +68,15 @@ class Execution:
         self._on_event = on_event
         secrets = owner.secrets_of(run)
         self.mask = owner.masks[run.run_id] = Secrets(secrets)
-        seq = owner.journal.last_seq(run.run_id)
-        self.ledger = Ledger(owner.database, owner.journal, owner.checkpoints, run.run_id, on_event, seq=seq)
-        self.ledger.keep_trail = lambda: owner.transformations.add(run.run_id, image.spaces.take_traces())
+        self.ledger = Ledger(
+            owner.database,
+            owner.journal,
+            owner.checkpoints,
+            transformations=owner.transformations,
+            run=image,
+            run_id=run.run_id,
+            on_event=on_event,
+        )
         self.board = board_of(owner, run, self.warn)
         self.processes = Processes(
             owner.supervisor,
@@ -95,15 +100,21 @@ class Execution:
         )
         self.gate = Gate(self.board, image, _limits(image))
         self.interpreter = Interpreter(
-            image, self._services, ledger=self.ledger, gate=self.gate, processes=self.processes, tell=self.emit
+            image,
+            self._services,
+            ledger=self.ledger,
+            gate=self.gate,
+            processes=self.processes,
+            emit=self.emit,
+            end_run=self.end_now,
         )
-        self.batches = self.interpreter.batches = Batches(self.interpreter, self.end_now)
+        self.batches = self.interpreter.batches
 
     def close(self) -> None:
         """Release the memory: the journal has the run."""
         self.owner.on_agent_ended.pop(self.run.run_id, None)
         self.owner.masks.pop(self.run.run_id, None)
-        self.image.spaces.close()
+        self.image.states.close()
 
     @asynccontextmanager
     async def services(self) -> AsyncIterator[None]:
@@ -119,7 +130,7 @@ class Execution:
             kill_after_s=services.settings.kill_after_s,
             run_id=services.run_id,
         )
-        self.interpreter.work.around = replace(services, clients=clients)
+        self.interpreter.steps.services = replace(services, clients=clients)
         async with clients, self.batches.running():
             yield
 
@@ -173,7 +184,7 @@ class Execution:
         if kind in (kinds.AGENT_OUTPUT, kinds.ACTIVITY):
             self._emit_now(kind, data)
         else:
-            self.ledger.note(kind, **data)
+            self.ledger.record(kind, **data)
 
     def emit_unjournalled(self, kind: str, data: dict[str, Any]) -> None:
         """An event for listeners in this process."""
@@ -190,7 +201,7 @@ class Execution:
 def _limits(image: Run) -> RunLimits:
     """The limits of the workflow, their templates evaluated."""
     limits = image.definition.workflow.limits
-    view = image.spaces[()].view({})
+    view = image.states[()].view({})
     found = {name: view.value(getattr(limits, name)) for name in ("max_iterations", "max_transitions")}
     for name, value in found.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -268,12 +279,12 @@ def prepare_resume(owner: Owner, run: StoredRun, image: Run, feedback: str | Non
         reset_error_counts=wanted.reset_error_counts,
         past_failure=past_failure,
     )
-    image.spaces.hear_feedback(feedback)
+    image.states.set_feedback(feedback)
     gate = approval.gate_of(owner.journal, run)
     if gate is not None:
-        image.answered(gate["step"], approval.answer_text(gate, feedback, approved=approve))
+        image.add_answer(gate["step"], approval.answer_text(gate, feedback, approved=approve))
     elif feedback is not None:
-        image.unheard.append(feedback)
+        image.pending_feedback.append(feedback)
 
 
 # --- during an execution: what may end it in the middle of a step
@@ -307,7 +318,7 @@ async def _watch_signals(execution: Execution) -> None:
         if request is not emitted:
             _emit_request(execution, request, emitted)
             emitted = request
-        execution.interpreter.stir()
+        execution.batches.wake()
         await board.wait_changed()
 
 

@@ -1,21 +1,20 @@
-"""The loop: it does what the cursor asks for, tells it what came of that, and journals both.
+"""The loop of a run: it does what the cursor asks for, journals the outcome and moves the cursor on.
 
-One interpreter serves both drivers. A thread that is `handed` stops before what an agent outside has to do, and goes
-on when somebody says that it is done; any other thread does everything itself.
+One interpreter serves both drivers. A thread that is `handed_out` stops before a step for an outside agent, and goes on
+when the agent has reported it; any other thread executes everything here.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
 from sidecar.catalog import workflows
-from sidecar.engine.boundary import Ending, RunEnds
+from sidecar.engine.boundary import Ending, RunEnds, iterations_exhausted
 from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import (
     Answer,
@@ -25,154 +24,131 @@ from sidecar.engine.cursor.actions import (
     Delay,
     Evaluate,
     Execute,
+    Finished,
     Include,
     Leave,
+    LimitReached,
     Parallel,
     Passed,
 )
 from sidecar.engine.evaluation import positive_s
-from sidecar.engine.run import ON_FAILURE, begin_failure_steps, included_path
-from sidecar.engine.step import Outcomes, Work, completion_writes, has_own_agent, is_for_agent
+from sidecar.engine.parallel import Batches
+from sidecar.engine.run import CLEANUP, ON_FAILURE
+from sidecar.engine.step import StepRunner, has_own_agent, is_for_agent
+from sidecar.engine.steps.agent import run_task_agent
 from sidecar.errors import StepFailed, UnwrappedErrors
 from sidecar.model import events as kinds
 from sidecar.model.parameters import bind
 from sidecar.model.steps import IncludeWorkflow, ParallelForEach, StateUpdate, UserMessage, While
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from sidecar.engine.boundary import Gate
-    from sidecar.engine.cursor.actions import Action, Include, Leave
+    from sidecar.engine.cursor.actions import Action
     from sidecar.engine.cursor.position import Error, State
-    from sidecar.engine.evaluation import View
     from sidecar.engine.ledger import Ledger
     from sidecar.engine.processes import Processes
     from sidecar.engine.run import Path, Run, Thread
-    from sidecar.engine.step import Outcomes
     from sidecar.engine.steps.context import RunServices
     from sidecar.model.workflow import Workflow
 
 
 _CHECKPOINT_EVERY = 256  # events: what a resume has to read at most
-_TURN_S = 0.01  # of work without waiting, after which others get their turn
-
-
-class Tasks(Protocol):
-    """Who sees to the tasks of `parallel_foreach`."""
-
-    pause: Ending | None
-    exit: Ending | None
-
-    def begin(self, thread: Thread) -> None: ...
-    def stir(self) -> None: ...
-    def need_agents(self, thread: Thread, action: Parallel) -> bool: ...
-    async def attend(self, thread: Thread, action: Parallel) -> None: ...
-    async def settled(self, thread: Thread) -> None: ...
+_TURN_S = 0.01  # of work without waiting, after which other tasks get their turn
 
 
 class Interpreter:
-    """Walks the threads of one run. Raises RunEnds where the run ends before its last step, StoreError where the
-    journal cannot be kept: then nothing more is done, and a resume goes on from what was kept."""
+    """Executes the threads of one run. Raises RunEnds where the run ends before its last step, StoreError where the
+    journal cannot be written: then nothing more is done, and a resume goes on from what was journalled."""
 
     def __init__(
         self,
-        image: Run,
-        around: RunServices,
+        run: Run,
+        services: RunServices,
         *,
         ledger: Ledger,
         gate: Gate,
         processes: Processes,
-        tell: Callable[[str, dict[str, Any]], None],
+        emit: Callable[[str, dict[str, Any]], None],
+        end_run: Callable[[Ending], None],
     ) -> None:
-        self.image = image
+        """`end_run`: called where a task ends the run, whose main thread may be busy elsewhere."""
+        self.run = run
         self.ledger = ledger
         self.gate = gate
         self.processes = processes
-        self.outcomes = Outcomes(image, ledger, around)
-        self._times = IncludingTimes(self.outcomes)
-        self.work = Work(self.outcomes, around, gate=gate, processes=processes, tell=tell)
-        self.batches: Tasks  # while the machinery around it is there
+        self.steps = StepRunner(run, services, ledger=ledger, gate=gate, processes=processes, emit=emit)
+        self.batches = Batches(
+            run,
+            self.steps,
+            ledger=ledger,
+            gate=gate,
+            processes=processes,
+            run_task=self._run_task,
+            end_run=end_run,
+        )
+        self._deadlines: dict[str, _Deadline | None] = {}  # of included workflows, by step key and attempt
         self._turn_began = time.monotonic()
 
     async def walk(self, thread: Thread) -> Action:
-        """Until the thread is over, or stands before what somebody else has to do: the action that it stands at."""
+        """Execute a thread until it is over, or stands at a step for an outside agent: the action it stands at."""
         while True:
-            while thread.left:
-                self.ledger.pay()
-                await self._walk_spare(thread.left[0])
-                del thread.left[0]
-            if self.ledger.is_behind:  # what is done without an effect would fill the memory
+            while thread.pending_failure_steps:
+                self.ledger.flush()
+                await self._walk_failure_thread(thread.pending_failure_steps[0])
+                del thread.pending_failure_steps[0]
+            if self.ledger.is_behind:  # entries of steps without an effect would fill the memory
                 await self.ledger.caught_up()
             action = thread.cursor.action
             stands = thread.cursor.is_over or self.waits_outside(thread, action)
             if stands or not _leads_to_effect(action):
-                self.ledger.pay()
+                self.ledger.flush()
             if stands:
                 return action
             began = time.monotonic()
             try:
                 await self._do_in_time(thread, action)
             except RunEnds:
-                self.ledger.pay()  # tasks that still run may be waited for until then
+                self.ledger.flush()  # before tasks that still run are waited for
                 raise
-            self.batches.begin(thread)
-            if thread is self.image.main and self.ledger.since_checkpoint >= _CHECKPOINT_EVERY:
-                await self.ledger.checkpoint(self.image.to_json)
+            self.batches.start_tasks(thread)
+            if thread is self.run.main and self.ledger.since_checkpoint >= _CHECKPOINT_EVERY:
+                await self.ledger.checkpoint()
             now = time.monotonic()
             if now - began > _TURN_S:
-                self._turn_began = now  # it was waited for: others had their turn
+                self._turn_began = now  # it waited: other tasks had their turn
             elif now - self._turn_began > _TURN_S:
-                self.ledger.pay()
+                self.ledger.flush()
                 await anyio.lowlevel.checkpoint()
                 self._turn_began = time.monotonic()
 
     def waits_outside(self, thread: Thread, action: Action) -> bool:
-        """Whether an agent outside has to do this."""
-        if not thread.handed:
+        """Whether an outside agent has to do this."""
+        if not thread.handed_out:
             return False
         if isinstance(action, Parallel):
-            return self.batches.need_agents(thread, action)
+            return self.batches.need_agent(thread, action, "agent")
         if not isinstance(action, Execute) or not is_for_agent(action.step, "agent"):
             return False
-        return self.image.main.handed or not has_own_agent(action.step)  # else the agent of a task has no part in it
-
-    def stir(self) -> None:
-        """Something may be possible that was not: a stop was taken back."""
-        if hasattr(self, "batches"):
-            self.batches.stir()
-
-    async def _do_in_time(self, thread: Thread, action: Action) -> None:
-        """Do it; where a workflow that it is in has had its time, that one fails instead."""
-        due = self._times.due(thread)
-        if due is None:
-            await self._do(thread, action)
-            return
-        self.ledger.pay()
-        if anyio.current_time() < due.at:
-            async with in_time(due.at, lambda: self.processes.request_end("timeout", due.key)) as work:
-                await self._do(thread, action)
-            if not work.cancelled_caught:
-                return
-        self.outcomes.failed_around(thread, due.level, due.error)
-        self.ledger.commit(durable=True)
-        self.batches.begin(thread)
-        await self.batches.settled(thread)
+        # A step that names its agent is not for the agent of a task.
+        return self.run.main.handed_out or not has_own_agent(action.step)
 
     async def _do(self, thread: Thread, action: Action) -> None:
         if isinstance(action, Boundary):
-            self._pass(thread, action)
+            self._pass_boundary(thread, action)
         elif isinstance(action, Evaluate):
             self._evaluate(thread, action)
         elif isinstance(action, Execute):
-            await self.work.run(thread, action)
+            await self.steps.execute(thread, action)
         elif isinstance(action, Parallel):
-            await self.batches.attend(thread, action)
+            await self.batches.run_tasks(thread, action)
         elif isinstance(action, ApplyErrorUpdate):
-            self.outcomes.settle(thread, action)
+            self.steps.apply_error_update(thread, action)
         elif isinstance(action, Include):
-            enter_included(self.outcomes, self.work.around.root, thread, action)
+            self._enter_included(thread, action)
         elif isinstance(action, Leave):
-            leave_included(self.outcomes, thread, action)
+            self.steps.complete(thread, action)
         else:
             assert isinstance(action, Delay)
             self.ledger.commit()
@@ -181,213 +157,246 @@ class Interpreter:
 
     # --- between steps
 
-    def _pass(self, thread: Thread, action: Boundary) -> None:
-        asked = self.batches.exit or self.batches.pause
-        if asked is not None and thread is self.image.main:
-            raise RunEnds(asked)
+    def _pass_boundary(self, thread: Thread, action: Boundary) -> None:
+        ending = self.batches.exit or self.batches.pause
+        if ending is not None and thread is self.run.main:
+            raise RunEnds(ending)
         iterates = thread.cursor.state.top.phase == "iteration"
         self.gate.check(action.kind)
-        if not thread.spare:
+        if not thread.is_failure_thread:
             self.gate.check_limits(action.step, iterates=iterates)
         if iterates:
-            count = thread.cursor.loops[-1]
-            of = count.of if count.of is not None else self._most(thread, action.step)
-            told = {"iteration": count.iteration + 1, "of": of, "task": thread.task_id}
-            self.ledger.note(kinds.ITERATION, step=action.step.id, **told)
+            count, most = thread.cursor.loops[-1], None
+            if isinstance(action.step, While):
+                most = moves.field_value(action.step, "max_iterations", thread.cursor.state.top.answers)
+            data = {"iteration": count.iteration + 1, "of": count.of if count.of is not None else most}
+            self.ledger.record(kinds.ITERATION, step=action.step.id, **data, task=thread.task_id)
         thread.cursor = thread.cursor.after(Passed())
 
-    def _most(self, thread: Thread, step: Any) -> Any:
-        known = isinstance(step, While)
-        return moves.field_value(step, "max_iterations", thread.cursor.state.top.answers) if known else None
-
     def _evaluate(self, thread: Thread, action: Evaluate) -> None:
-        view = self.outcomes.view(thread, action.scope)
-        written = moves.field_value(action.step, action.field, {})
-        with self.outcomes.attempt(action.step) as tried:
+        step, view = action.step, self.steps.view(thread, action.scope)
+        written = moves.field_value(step, action.field, {})
+        with self.steps.attempt(step) as tried:
             if action.field == "condition":
                 found: Any = view.truth(written)
             else:
                 found = view.text(written) if action.field == "message" else view.value(written)
             try:
-                moves.checked_answer(action.step, action.field, found)
+                moves.checked_answer(step, action.field, found)
             except ValueError as error:  # the cursor would refuse it
                 raise StepFailed(str(error)) from None
         if tried.error is not None:
-            self.outcomes.failed(thread, action.step, tried.error)
+            self.steps.fail(thread, step, tried.error)
             return
         before = thread.cursor
         after = before.after(Answer(found))
         outcome = ["answer", found]
-        self.ledger.note(kinds.EVALUATED, thread=thread.key, step=action.step.id, field=action.field, outcome=outcome)
-        if isinstance(action.step, ParallelForEach) and _has_nothing_to_do(before.state, after.state):
-            self.outcomes.tasks_begin(thread, action.step)
+        self.ledger.record(kinds.EVALUATED, thread=thread.key, step=step.id, field=action.field, outcome=outcome)
+        if isinstance(step, ParallelForEach) and _has_no_items(before.state, after.state):
+            self.steps.begin_tasks(thread, step)
             thread.cursor = after
-            self.outcomes.tasks_over(thread, action.step, before, None)
+            self.steps.end_tasks(thread, step, before, None)
         thread.cursor = after
 
-    # --- steps for failures
+    # --- included workflows
 
-    async def failed_parts(self, thread: Thread) -> None:
-        """The steps that included workflows have for their failure, of all that the thread is in."""
+    def _enter_included(self, thread: Thread, action: Include) -> None:
+        """Find the workflow, bind its inputs, start its state."""
+        step, key = action.step, thread.step_key()
+        scope = thread.scope(action.scope)
+        includer = self.run.states[scope.path].definition
+        with self.steps.attempt(step) as tried:
+            view = self.steps.view(thread, action.scope)
+            given = view.value(step.inputs)
+            definition = workflows.included(self.steps.services.root, includer, step.workflow)
+            inputs, fields = _bound(definition.workflow, given, f"workflow {step.workflow!r}")
+            positive_s(view, step.timeout_s, "timeout")
+            included = self.run.include(thread, definition, inputs, fields)
+        if tried.error is not None:
+            self.steps.fail(thread, step, tried.error)
+            return
+        # A workflow that was found by its name may be another file tomorrow: the run keeps the one it has begun.
+        record = None if step.workflow in includer.components else definition.record()
+        data = {"step": key, "id": step.id, "type": step.type, "attempt": action.attempt, "task": thread.task_id}
+        outcome = ["included", record, inputs, step.workflow, fields]
+        self.ledger.record(kinds.STEP_STARTED, thread=thread.key, **data, outcome=outcome)
+        thread.cursor = thread.cursor.after(included)
+
+    async def _do_in_time(self, thread: Thread, action: Action) -> None:
+        """Do what the cursor asks for. Where the time of an included workflow around it is over, that one fails."""
+        deadline = self._deadline(thread)
+        if deadline is None:
+            await self._do(thread, action)
+            return
+        self.ledger.flush()
+        if anyio.current_time() < deadline.at:
+            work = anyio.CancelScope()
+            with UnwrappedErrors():
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._time_out, deadline, work)
+                    with work:
+                        await self._do(thread, action)
+                    group.cancel_scope.cancel()
+            if not work.cancelled_caught:
+                return
+        self.steps.fail(thread, deadline.step, deadline.error, level=deadline.level)
+        self.ledger.commit(durable=True)
+        self.batches.start_tasks(thread)
+        await self.batches.cancelled_over(thread)
+
+    async def _time_out(self, deadline: _Deadline, work: anyio.CancelScope) -> None:
+        await anyio.sleep_until(deadline.at)
+        self.processes.request_end("timeout", deadline.key)  # first: processes are ended for the first reason they get
+        work.cancel()
+
+    def _deadline(self, thread: Thread) -> _Deadline | None:
+        """The first deadline of the included workflows that the current step is in. Each starts anew with a resume."""
+        state = thread.cursor.state
+        if len(state.frames) < 2 or state.ending is not None:
+            return None
+        # Of a step that has failed, the deadline does not count any more: only those around it do.
+        inside = len(state.frames) - 1 if state.failure is None else state.failure.level
+        found = None
+        for level, frame in enumerate(state.frames[:inside]):
+            if isinstance(frame.step, IncludeWorkflow) and frame.step.timeout_s is not None:
+                key = thread.step_key(state.trimmed(level + 1))
+                attempt = f"{key}~{frame.failures}"
+                if attempt not in self._deadlines:
+                    self._deadlines[attempt] = self._new_deadline(thread, level, key, frame.step)
+                deadline = self._deadlines[attempt]
+                if deadline is not None and (found is None or deadline.at < found.at):
+                    found = deadline
+        return found
+
+    def _new_deadline(self, thread: Thread, level: int, key: str, step: IncludeWorkflow) -> _Deadline | None:
+        now, timeout_s = anyio.current_time(), None
+        with self.steps.attempt(step) as tried:
+            view = self.steps.view(thread, thread.cursor.state.scope(level))
+            timeout_s = positive_s(view, step.timeout_s, "timeout")
+        if tried.error is not None:  # it could be evaluated when the step began: this is a resume
+            return _Deadline(step, level, key, now, tried.error)
+        if timeout_s is None:
+            return None
+        message = f"the included workflow was not done within {timeout_s:g} s"
+        return _Deadline(step, level, key, now + timeout_s, {"message": message, "step": step.id, "kind": "timeout"})
+
+    # --- tasks
+
+    async def _run_task(self, child: Thread) -> Error | None:
+        """Run a task from where it stands to its end; its error, where it failed."""
+        if child.handed_out and not child.cursor.is_over:
+            return await self._run_task_agent(child)
+        await self.walk(child)
+        return await self.finish_task(child)
+
+    async def _run_task_agent(self, child: Thread) -> Error | None:
+        """Have an agent of its own ask for the steps of a task and execute them."""
+        assert child.parent is not None
+        assert child.place is not None
+        step = child.parent.cursor.state.batches[child.place[0]].step
+        while True:
+            self.gate.check_limits()
+            self.steps.use_feedback(child.key)
+            with self.steps.redirectable(child.key) as scope, self.steps.attempt(step) as tried:
+                taken = await run_task_agent(
+                    self.steps.task_context(child),
+                    agent_name=step.agent,
+                    prompt_override=step.sub_agent_prompt_override,
+                    task_id=child.task_id or "",
+                    description=self.run.task_definition(child).description,
+                )
+            if tried.error is not None:
+                return await self._clean_up(child, tried.error)
+            self.steps.pause_if_submitted(child.key)
+            if not scope.cancelled_caught:
+                break
+        async with child.lock:
+            action = await self.walk(child)  # what follows the last step that the agent has executed
+            if child.cursor.is_over:
+                return await self.finish_task(child)
+        waits = f"step {action.step.id!r}" if hasattr(action, "step") else "its steps"
+        message = f"the sub-agent of task {child.task_id} ended before {waits} was done"
+        message = f"{message}: {taken.failure}" if taken.failure else message
+        return await self._clean_up(child, {"message": message, "step": step.id})
+
+    async def finish_task(self, child: Thread) -> Error | None:
+        """The outcome of a task whose last step is done, after its failure steps. RunEnds where it ends the run."""
+        action = child.cursor.action
+        if isinstance(action, LimitReached):
+            raise RunEnds(iterations_exhausted(action))
+        assert isinstance(action, Finished)
+        error = action.error or {"message": action.message}
+        if child.exited:
+            raise RunEnds(Ending(action.status, action.message, error=error if action.status == "failed" else None))
+        if action.status == "completed":
+            return None
+        child.error = error
+        await self.run_failure_steps_of_included(child)
+        return await self._clean_up(child, error)
+
+    async def _clean_up(self, child: Thread, error: Error) -> Error | None:
+        """Run the steps for a task that failed; the error that its batch gets."""
+        await self.run_failure_steps(child, CLEANUP, child.path, {**child.names, "error": error})
+        return error if self.run.task_definition(child).error_handling.return_on_error else None
+
+    # --- failure steps
+
+    async def run_failure_steps_of_included(self, thread: Thread) -> None:
+        """Run the failure steps of all included workflows that a thread is in, the innermost first."""
         state, names = thread.cursor.state, {"error": thread.error or {"message": ""}}
         for level in range(len(state.frames) - 1, 0, -1):
             if state.frames[level].branch == "steps":
-                await self.see_to(thread, f"{ON_FAILURE}.{level}", thread.space(state.path(level)), names)
+                path = thread.state_path(state.path(level))
+                await self.run_failure_steps(thread, f"{ON_FAILURE}.{level}", path, names)
 
-    async def see_to(self, thread: Thread, word: str, path: Path, names: dict[str, Any]) -> None:
-        """Do the steps for a failure that a thread ends with, or go on with them."""
-        spare = thread.spares.get(word)
-        if spare is None:
-            spare = begin_failure_steps(self.image.spaces, thread, word, path, names)
-            if spare is None:
+    async def run_failure_steps(self, thread: Thread, handler: str, path: Path, names: dict[str, Any]) -> None:
+        """Run the steps for the failure that a thread ends with, or continue them after a resume."""
+        failure = thread.failure_threads.get(handler)
+        if failure is None:
+            failure = self.run.start_failure_steps(thread, handler, path, names)
+            if failure is None:
                 return
-            self.ledger.note(kinds.FAILURE_STEPS, thread=thread.key, handler=word, path=list(path), names=names)
-        await self._walk_spare(spare)
+            self.ledger.record(kinds.FAILURE_STEPS, thread=thread.key, handler=handler, path=list(path), names=names)
+        await self._walk_failure_thread(failure)
 
-    async def _walk_spare(self, spare: Thread) -> None:
-        """What becomes of them changes nothing; only a signal ends them."""
+    async def _walk_failure_thread(self, failure: Thread) -> None:
+        """Their outcome changes nothing; only a signal ends them."""
         try:
-            await self.walk(spare)
+            await self.walk(failure)
         except RunEnds as ends:
             if ends.ending.status != "paused":
                 raise
-            self.ledger.note(kinds.WARNING, text=f"steps for a failure cannot wait for an answer: {ends}")
+            self.ledger.record(kinds.WARNING, text=f"steps for a failure cannot wait for an answer: {ends}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """When an included workflow has to be complete."""
+
+    step: IncludeWorkflow
+    level: int  # of the frame of that step
+    key: str
+    at: float  # on the clock of the event loop
+    error: Error  # what the step fails with then
 
 
 def _leads_to_effect(action: Action) -> bool:
-    """Whether the next entry that goes to the disk is a moment away: nothing is computed or waited for until then."""
+    """Whether the next durable entry follows at once: nothing is computed or waited for until then."""
     if isinstance(action, Execute):
         return not isinstance(action.step, StateUpdate | UserMessage)
     return isinstance(action, Boundary)
 
 
-def _has_nothing_to_do(before: State, after: State) -> bool:
-    """Whether a `parallel_foreach` without items was passed, with the last answer that it needed."""
+def _has_no_items(before: State, after: State) -> bool:
+    """Whether a `parallel_foreach` without items was passed with the last answer that it needed."""
     begun = after.failure is None and after.batches_begun > before.batches_begun
     return begun and after.batches.keys() <= before.batches.keys()
 
 
-# `include_workflow`: another workflow is entered, with a state of its own, and left again.
-
-
-def enter_included(outcomes: Outcomes, root: str, thread: Thread, action: Include) -> None:
-    """Find the workflow, give it its inputs, begin its state."""
-    step, key = action.step, thread.step_key()
-    scope = thread.scope(action.scope)
-    space = outcomes.image.spaces[scope.path]
-    with outcomes.attempt(step) as tried:
-        given = space.view(scope.names).value(step.inputs)
-        definition = workflows.included(root, space.definition, step.workflow)
-        inputs, fields = _bound(definition.workflow, given, f"workflow {step.workflow!r}")
-        positive_s(space.view(scope.names), step.timeout_s, "timeout")
-        included = outcomes.image.include(thread, definition, inputs, fields)
-    if tried.error is not None:
-        outcomes.failed(thread, step, tried.error)
-        return
-    # What was found by its name may be another file tomorrow: the run keeps what it began with.
-    record = None if step.workflow in space.definition.components else definition.record()
-    told = {"step": key, "id": step.id, "type": step.type, "attempt": action.attempt, "task": thread.task_id}
-    outcome = ["included", record, inputs, step.workflow, fields]
-    outcomes.ledger.note(kinds.STEP_STARTED, thread=thread.key, **told, outcome=outcome)
-    thread.cursor = thread.cursor.after(included)
-
-
 def _bound(workflow: Workflow, given: Mapping[str, Any], subject: str) -> tuple[dict[str, Any], list[str]]:
-    """The inputs, and which of them also set a field of that name. A field that is no input can be given, too."""
+    """The inputs of an included workflow, and which of them also set a field of its state. A field that is no declared
+    input can be given, too."""
     fields = [name for name in given if name in workflow.raw_fields]
     undeclared = {name: given[name] for name in fields if name not in workflow.inputs}
     declared = {name: value for name, value in given.items() if name not in undeclared}
     return {**bind(workflow.parameters, declared, subject), **undeclared}, fields
-
-
-def leave_included(outcomes: Outcomes, thread: Thread, action: Leave) -> None:
-    """The included workflow is done: what it left is the step's result."""
-    step, key = action.step, thread.step_key()
-    scope = thread.scope(action.scope)
-    space = outcomes.image.spaces[scope.path]
-    with outcomes.attempt(step) as tried:
-        result = outcomes.image.spaces[included_path(thread)].state.flattened()
-        update = [step.state_update] if step.state_update else []
-        writes = space.view(scope.names).with_names(result=result).writes(update)
-        outcomes.write(space, scope.path, [*writes, *completion_writes(space, step.id)])
-    if tried.error is not None:
-        outcomes.failed(thread, step, tried.error)
-        return
-    outcomes.completed(thread, step, key, ["left"])
-    outcomes.image.left(thread)
-    thread.cursor = thread.cursor.after(Completed())
-
-
-# How long an included workflow may take: its `timeout` holds for all that is done inside it, in one start.
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """When an included workflow has to be done: the one of those around a step whose time is over first."""
-
-    level: int  # of the frame of the step that includes it
-    key: str
-    at: float  # on the clock of the event loop
-    error: Error  # what its step fails with then
-
-
-class IncludingTimes:
-    """The clocks of all that a run includes now. They begin anew with a resume, as the clock of any step does."""
-
-    def __init__(self, outcomes: Outcomes) -> None:
-        self._outcomes = outcomes
-        self._known: dict[str, Due | None] = {}  # by the key of a step and its attempt
-
-    def due(self, thread: Thread) -> Due | None:
-        """What the current step has to be done by."""
-        state = thread.cursor.state
-        if len(state.frames) < 2 or state.ending is not None:
-            return None
-        found = None
-        # One that has failed is judged, and what is inside it is given up: only those around it have a clock.
-        inside = len(state.frames) - 1 if state.failure is None else state.failure.level
-        for level, frame in enumerate(state.frames[:inside]):
-            step = frame.step
-            if isinstance(step, IncludeWorkflow) and step.timeout_s is not None:
-                due = self._of(thread, level, step)
-                if due is not None and (found is None or due.at < found.at):
-                    found = due
-        return found
-
-    def _of(self, thread: Thread, level: int, step: IncludeWorkflow) -> Due | None:
-        state = thread.cursor.state
-        key = thread.step_key(state.trimmed(level + 1))
-        attempt = f"{key}~{state.frames[level].failures}"
-        if attempt not in self._known:
-            self._known[attempt] = self._begun(level, key, step, self._outcomes.view(thread, state.scope(level)))
-        return self._known[attempt]
-
-    def _begun(self, level: int, key: str, step: IncludeWorkflow, view: View) -> Due | None:
-        now = anyio.current_time()
-        timeout_s = None
-        with self._outcomes.attempt(step) as tried:
-            timeout_s = positive_s(view, step.timeout_s, "timeout")
-        if tried.error is not None:  # it could be computed when the step began: this is a resume
-            return Due(level, key, now, tried.error)
-        if timeout_s is None:
-            return None
-        message = f"the included workflow was not done within {timeout_s:g} s"
-        return Due(level, key, now + timeout_s, {"message": message, "step": step.id, "kind": "timeout"})
-
-
-@asynccontextmanager
-async def in_time(at: float, late: Callable[[], object]) -> AsyncIterator[anyio.CancelScope]:
-    """What is done in here is cancelled at a moment, after `late` was called: why something ends is said first."""
-    with UnwrappedErrors():
-        async with anyio.create_task_group() as beside:
-            work = anyio.CancelScope()
-
-            async def ring() -> None:
-                await anyio.sleep_until(at)
-                late()
-                work.cancel()
-
-            beside.start_soon(ring)
-            with work:
-                yield work
-            beside.cancel_scope.cancel()

@@ -58,8 +58,8 @@ class Processes:
         log = (launch.log_path or "").removeprefix(self._directory + "/") or None
         told = {"agent_id": agent.agent_id, "pid": agent.pid, "name": name, "command": agent.command}
         try:
-            self._ledger.owe(partial(self._agents.started, agent.record))
-            self._ledger.note(kinds.AGENT_STARTED, **told, log=log, step=key, task=task_id)
+            self._ledger.defer(partial(self._agents.started, agent.record))
+            self._ledger.record(kinds.AGENT_STARTED, **told, log=log, step=key, task=task_id)
             self._ledger.commit()
         except StoreError:
             await agent.end("internal_error")  # whoever started it never heard of it, and our owner may live on
@@ -98,7 +98,7 @@ class Processes:
         """What a step's agent cost, as far as it says so."""
         self._counters.cost_usd += cost_usd or 0.0
         self._counters.tokens += tokens
-        self._ledger.note(kinds.USAGE, step=key, cost_usd=cost_usd, tokens=tokens)
+        self._ledger.record(kinds.USAGE, step=key, cost_usd=cost_usd, tokens=tokens)
 
     def lost(self, error: StoreError) -> None:
         """The journal cannot be kept: this ends the run."""
@@ -126,8 +126,8 @@ class Processes:
         if self._ledger.lost:
             return
         try:
-            self._ledger.owe(partial(self._agents.ended, ended.agent_id, ended))
-            self._ledger.note(kinds.AGENT_ENDED, **told)
+            self._ledger.defer(partial(self._agents.ended, ended.agent_id, ended))
+            self._ledger.record(kinds.AGENT_ENDED, **told)
             self._ledger.commit()
         except StoreError as error:
             self.lost(error)

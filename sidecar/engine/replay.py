@@ -1,7 +1,7 @@
-"""A run told again: what the journal has since a checkpoint brings it to where it stood.
+"""Loads a run from its last checkpoint and replays the events that were journalled after it.
 
-The cursor is pure: told the same outcomes, it stands in the same place. So nothing but the outcome of each step has to
-be written while a run goes on.
+The cursor is pure: the same outcomes lead it to the same place. So nothing but the outcome of each step is journalled
+while a run executes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sidecar.engine.cursor.actions import (
     Parallel,
     Passed,
 )
-from sidecar.engine.run import Run, begin_failure_steps
+from sidecar.engine.run import Run
 from sidecar.errors import DefinitionChanged
 from sidecar.model import events as kinds
 from sidecar.state.reactive import Write
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.workflows import Definition
     from sidecar.engine.cursor.actions import Outcome
     from sidecar.engine.owner import Owner
-    from sidecar.engine.run import Run, Thread
+    from sidecar.engine.run import Thread
     from sidecar.store.journal import Event, Journal, StoredRun
 
 CHANGED = "definition"  # in a run's details: the one that took the place of the one that it was started with
@@ -55,12 +55,12 @@ def load(owner: Owner, run: StoredRun, definition: Definition | None = None) -> 
         # What was journalled belongs to the definition of then: only where the run stands is taken over.
         changed = Run.restore(json.loads(json.dumps(image.to_json())), definition, owner.script)
     finally:
-        image.spaces.close()
+        image.states.close()
     try:
         events = owner.journal.events(run.run_id)
         refuse(changed.main, {event.data["step"] for event in events if event.kind == kinds.STEP_COMPLETED})
     except BaseException:
-        changed.spaces.close()
+        changed.states.close()
         raise
     return changed
 
@@ -72,7 +72,7 @@ def _load(owner: Owner, run: StoredRun) -> Run:
         return Run.begin(definition, run.inputs, owner.script)
     image = Run.restore(kept.content, definition, owner.script)
     replay(image, owner.journal.events(run.run_id, after=kept.content["seq"]), kept.at)
-    image.spaces.take_traces()  # the journal has what was computed, and when; this was only to have the values again
+    image.states.take_traces()  # the journal has what was computed, and when; this was only to have the values again
     return image
 
 
@@ -85,7 +85,7 @@ def replay(image: Run, events: Iterable[Event], since: float) -> None:
     for event in events:
         for path, writes in event.writes:
             changes = [Write(tuple(to), value, operation) for to, value, operation in writes]
-            image.spaces[tuple(path)].update(changes)
+            image.states[tuple(path)].update(changes)
         _replay_one(image, event, threads)
         if event.kind not in _BETWEEN_STARTS:  # nobody worked on the run before these
             image.counters.duration_s += max(event.at - since, 0.0)
@@ -103,53 +103,53 @@ def _replay_one(image: Run, event: Event, threads: dict[str, Thread]) -> None:
     elif event.kind == kinds.TASK_ENDED and data["thread"] in threads:
         child = threads[data["thread"]]
         image.end_task(child, data["error"])
-        _know_spares(threads, child.parent)
+        _add_failure_threads(threads, child.parent)
     elif event.kind == kinds.FAILURE_STEPS and data["thread"] in threads:
         of = threads[data["thread"]]
-        begin_failure_steps(image.spaces, of, data["handler"], tuple(data["path"]), data["names"])
-        _know_spares(threads, of)
+        image.start_failure_steps(of, data["handler"], tuple(data["path"]), data["names"])
+        _add_failure_threads(threads, of)
     elif event.kind == kinds.AGENT_STARTED:
         image.counters.processes += 1
     elif event.kind == kinds.USAGE:
         image.counters.cost_usd += data.get("cost_usd") or 0.0
         image.counters.tokens += data.get("tokens") or 0
     elif event.kind == kinds.REDIRECTED:
-        image.redirected(data["step"], data["text"], data.get("name"))
+        image.add_redirect(data["step"], data["text"], data.get("name"))
     elif event.kind == kinds.FEEDBACK:
-        image.heard(data["step"], data["text"])
+        image.use_feedback(data["step"], data["text"])
     thread = threads.get(data["thread"]) if "outcome" in data else None
     if thread is not None:
         if data["outcome"][0] != "failed_around":  # that may come before a boundary, which was not passed then
             pass_boundaries(thread)
         thread.error = data.get("error", thread.error)
         image.move(thread, thread.cursor.after(_outcome(image, thread, data["outcome"])))
-        _know_spares(threads, thread)
+        _add_failure_threads(threads, thread)
 
 
-def _know_spares(threads: dict[str, Thread], thread: Thread | None) -> None:
-    """What is journalled next may be theirs."""
+def _add_failure_threads(threads: dict[str, Thread], thread: Thread | None) -> None:
+    """The next events may be of its failure steps."""
     if thread is not None:
-        threads.update({spare.key: spare for spare in [*thread.spares.values(), *thread.left]})
+        threads.update({each.key: each for each in [*thread.failure_threads.values(), *thread.pending_failure_steps]})
 
 
-def _outcome(image: Run, thread: Thread, told: list[Any]) -> Outcome:
-    word, *rest = told
+def _outcome(image: Run, thread: Thread, recorded: list[Any]) -> Outcome:
+    word, *rest = recorded
     if word == "answer":
         return Answer(rest[0])
     if word == "completed":
         return Completed()
     if word == "left":
-        image.left(thread)
+        image.leave_included(thread)
         return Completed()
     if word == "failed":
         return ActionFailed(rest[0])
     if word == "failed_around":
         return EnclosingStepFailed(rest[1], rest[0])
     assert word == "included"
-    record, inputs, name, *fields = rest  # no fields: of a run that began before these could be given
-    space = image.spaces[thread.here]
-    definition = restore(record) if record else space.definition.components[name]
-    return image.include(thread, definition, inputs, *fields)
+    record, inputs, name, fields = rest
+    includer = image.states[thread.here].definition
+    definition = restore(record) if record else includer.components[name]
+    return image.include(thread, definition, inputs, fields)
 
 
 def pass_boundaries(thread: Thread) -> None:

@@ -29,7 +29,7 @@ from sidecar.engine.owner import Owner
 from sidecar.engine.replay import CHANGED, load
 from sidecar.engine.run import Run
 from sidecar.engine.run_log import RunLog
-from sidecar.engine.step import unforeseen
+from sidecar.engine.step import unexpected
 from sidecar.engine.steps.context import AskablePerson
 from sidecar.errors import DefinitionChanged, SidecarError, StoreError, UnwrappedErrors, unwrapped
 from sidecar.model import events as kinds
@@ -151,8 +151,8 @@ class ServerDriven:
             if isinstance(cause, StoreError):
                 execution.lose_journal(cause)
             elif execution.lost is None:
-                execution.interpreter.outcomes.keep_traceback(cause)
-                execution.set_ending(Ending("failed", unforeseen(cause)))
+                execution.interpreter.steps.log_traceback(cause)
+                execution.set_ending(Ending("failed", unexpected(cause)))
 
     async def _walk(self, execution: Execution) -> Ending:
         async with execution.services():
@@ -206,7 +206,7 @@ class ServerDriven:
         image = load(owner, run, self._definition)
         run, data = await when_free(owner.database, lambda: self._journal_start(run, image))
         execution = Execution(owner, run, image, self._emit, **self._execution_options)
-        await execution.ledger.checkpoint(image.to_json)
+        await execution.ledger.checkpoint()
         kind = kinds.RUN_RESUMED if run.start else kinds.RUN_STARTED
         self._emit(RunEvent(run.run_id, kind, owner.database.clock(), data, execution.ledger.seq))
         return execution
@@ -257,17 +257,17 @@ class ServerDriven:
 
     def redirect(self, text: str, name: str | None = None) -> list[str]:
         """Have what its agents do now done again, with a text added: the steps that are."""
-        return self.execution.interpreter.work.redirect(text, name) if self.execution else []
+        return self.execution.interpreter.steps.redirect(text, name) if self.execution else []
 
     async def submit_stage(self, stage: str, output: Any, kind: str, delivered: anyio.Event) -> None:
         """An agent submits a stage, which is journalled at once. When it has its reply, it has the grace to end its
         turn; the last part of that is SIGTERM's. Then the run pauses."""
         assert self.execution is not None
         interpreter, processes = self.execution.interpreter, self.execution.processes
-        step = min(processes.steps(), default=interpreter.image.main.step_key())
+        step = min(processes.steps(), default=interpreter.run.main.step_key())
         submitted = {"stage": stage, "output": output, "kind": kind, "step": step}
-        interpreter.work.submitted = submitted
-        interpreter.ledger.note(kinds.GATE, **submitted)
+        interpreter.steps.submitted = submitted
+        interpreter.ledger.record(kinds.GATE, **submitted)
         interpreter.ledger.commit(durable=True)
         with anyio.move_on_after(_REPLY_S):
             await delivered.wait()

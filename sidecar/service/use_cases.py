@@ -190,7 +190,7 @@ class UseCases:
             if opened is None:
                 raise InputError(f"run {run_id} is {run.status}")
             waits = {"stage": stage, "output": output, "kind": kind, "step": opened.image.main.step_key()}
-            opened.ledger.note(kinds.GATE, **waits)
+            opened.ledger.record(kinds.GATE, **waits)
             await self._driven.driver(run_id).end(opened, Ending("paused", f"{stage} waits for approval", waits=waits))
         return reply
 
@@ -230,9 +230,9 @@ class UseCases:
             await free(self.owner.database)
             with starting.created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
                 agent_driven.begin(self.owner, run_id, image)
-            state = image.spaces[()].state.flattened()
+            state = image.states[()].state.flattened()
         finally:
-            image.spaces.close()
+            image.states.close()
         return {"workflow_id": run_id, "state": state}
 
     async def next_step(self, workflow_id: str, task_id: str | None = None, context: Json | None = None) -> Json:
@@ -293,9 +293,9 @@ class UseCases:
             async with self._driven.driver(run.run_id).held() as opened:
                 if opened is None:
                     raise InputError(f"run {run.run_id} has ended meanwhile: the feedback was not used")
-                opened.image.spaces.hear_feedback(feedback)
-                opened.image.unheard.append(feedback)
-                await opened.ledger.checkpoint(opened.image.to_json)
+                opened.image.states.set_feedback(feedback)
+                opened.image.pending_feedback.append(feedback)
+                await opened.ledger.checkpoint()
         return await self._resumed(self._run(run.run_id))
 
     async def _resume_by_server(self, run: StoredRun, said: Json) -> Json:
@@ -346,8 +346,8 @@ class UseCases:
         run = self._run(workflow_id)
         async with self._held(workflow_id) as opened:
             if opened is not None:
-                opened.ledger.note(kinds.CHECKPOINTED, step=step_id, reason=reason)
-                await opened.ledger.checkpoint(opened.image.to_json)
+                opened.ledger.record(kinds.CHECKPOINTED, step=step_id, reason=reason)
+                await opened.ledger.checkpoint()
         kept = self.owner.checkpoints.last(run.run_id)
         number = kept.number if kept else 0
         return {"checkpoint_id": f"{workflow_id}/{number}", "state_path": self.owner.database.path}
@@ -408,13 +408,13 @@ class UseCases:
 
     async def write_state(self, opened: Execution, writes: list[Write]) -> Json:
         """Write the run's own state; the computed fields that have another value now."""
-        space = opened.image.spaces[()]
+        space = opened.image.states[()]
         parsed = [
             Write(paths.parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes
         ]
         update = space.update(parsed)
-        opened.ledger.wrote((), [[one.path, one.value, one.operation] for one in parsed])
-        opened.ledger.note(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
+        opened.ledger.record_writes((), [[one.path, one.value, one.operation] for one in parsed])
+        opened.ledger.record(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
         opened.ledger.commit(durable=True)
         await opened.ledger.caught_up()
         flattened = space.state.flattened()
@@ -423,7 +423,7 @@ class UseCases:
     async def state_dependencies(self, workflow_id: str, field: str) -> Json:
         """What a computed field reads, and who reads it."""
         async with _Reading(self, workflow_id) as image:
-            return inspecting.dependencies(image.spaces[()].state, field)
+            return inspecting.dependencies(image.states[()].state, field)
 
     async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
         """What computed fields did."""
@@ -435,7 +435,7 @@ class UseCases:
         step = looking.status(self.owner.database, self.project.root, self._run(workflow_id))["step"]
         history = inspecting.history(self.owner.database, workflow_id)
         async with _Reading(self, workflow_id) as image:
-            effort = inspecting.effort(image.spaces[()].state, *self._trail(workflow_id))
+            effort = inspecting.effort(image.states[()].state, *self._trail(workflow_id))
             return {"current_step": step, "step_history": history, **effort}
 
     async def test_transformation(self, transform: str, input: Any, context: Json | None = None) -> Json:  # noqa: A002
@@ -470,12 +470,12 @@ class UseCases:
 
     async def _state(self, run_id: str) -> Json:
         async with _Reading(self, run_id) as image:
-            return image.spaces[()].state.flattened()
+            return image.states[()].state.flattened()
 
     def _trail(self, run_id: str, field: str | None = None) -> tuple[list[Json], int]:
         """The last computations, and how many there were: what the journal has, and what waits to be written."""
         opened, journalled = self.open_here(run_id), self.owner.transformations
-        waiting = opened.image.spaces.traces if opened is not None else []
+        waiting = opened.image.states.traces if opened is not None else []
         found = journalled.newest(run_id, _MOST_TRACES, field)
         found += journalled.masked(run_id, [one for one in waiting if field in (None, one["field"])])
         return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
@@ -530,7 +530,7 @@ class _Reading:
 
     async def __aexit__(self, *_: object) -> None:
         if self._live is None:
-            self._image.spaces.close()
+            self._image.states.close()
 
 
 def _accepted(script: Script, question: Json, answer: Any) -> Any:

@@ -6,14 +6,17 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from sidecar.engine.ledger import Ledger
+from sidecar.engine.run import Run
 from sidecar.errors import StoreError
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database
-from sidecar.store.journal import Journal
+from sidecar.store.journal import Journal, Transformations
 
 
 @contextmanager
@@ -28,26 +31,40 @@ def locked(root: Path) -> Iterator[None]:
         other.close()
 
 
+def _ledger(database: Database, journal: Journal) -> Ledger:
+    run = cast("Run", SimpleNamespace(to_json=dict, states=SimpleNamespace(take_traces=list)))
+    trail = Transformations(database)
+    return Ledger(
+        database,
+        journal,
+        Checkpoints(database),
+        transformations=trail,
+        run=run,
+        run_id="R",
+        on_event=lambda _: None,
+    )
+
+
 @pytest.mark.anyio
 async def test_what_was_noted_while_the_journal_was_locked_is_not_left_out_of_the_next_write(tmp_path: Path) -> None:
     with Database(str(tmp_path / ".swissarmyhammer" / "sidecar.db"), busy_timeout_s=0.01) as database:
         journal = Journal(database)
         journal.create("R", "x", definition="", inputs={})
-        ledger = Ledger(database, journal, Checkpoints(database), "R", lambda _: None)
-        ledger.wrote((), [[["raw", "n"], 1, "set"]])
-        ledger.note("step_completed", step="step")
+        ledger = _ledger(database, journal)
+        ledger.record_writes((), [[["raw", "n"], 1, "set"]])
+        ledger.record("step_completed", step="step")
         with locked(tmp_path):
             ledger.commit()
-            ledger.note("step_completed", step="next")
+            ledger.record("step_completed", step="next")
             assert (ledger.is_behind, journal.events("R")) == (True, [])
         await ledger.caught_up()
         assert [event.data["step"] for event in journal.events("R")] == ["step", "next"]
         assert [event.writes for event in journal.events("R")] == [[[[], [[["raw", "n"], 1, "set"]]]], []]
         ledger.give_up()
-        ledger.note("step_completed", step="last")
+        ledger.record("step_completed", step="last")
         with locked(tmp_path), pytest.raises(StoreError, match="locked"):
             ledger.commit()
-        ledger.note("step_completed", step="never")
+        ledger.record("step_completed", step="never")
         with pytest.raises(StoreError, match="locked"):
             ledger.commit()
         assert [event.data["step"] for event in journal.events("R")] == ["step", "next"]
@@ -58,9 +75,9 @@ async def test_a_write_that_a_checkpoint_has_is_not_in_the_next_event_too(tmp_pa
     with Database(str(tmp_path / "sidecar.db")) as database:
         journal = Journal(database)
         journal.create("R", "x", definition="", inputs={})
-        ledger = Ledger(database, journal, Checkpoints(database), "R", lambda _: None)
-        ledger.wrote((), [[["raw", "n"], 1, "set"]])
-        await ledger.checkpoint(dict)
-        ledger.note("step_completed", step="step")
+        ledger = _ledger(database, journal)
+        ledger.record_writes((), [[["raw", "n"], 1, "set"]])
+        await ledger.checkpoint()
+        ledger.record("step_completed", step="step")
         ledger.commit()
         assert [event.writes for event in journal.events("R")] == [[]]

@@ -158,9 +158,9 @@ class World:
     def state(self, run_id: str) -> dict[str, Any]:
         image = load(self.owner, self.owner.journal.run(run_id))
         try:
-            return image.spaces[()].state.flattened()
+            return image.states[()].state.flattened()
         finally:
-            image.spaces.close()
+            image.states.close()
 
     def status(self, run_id: str) -> str:
         return self.owner.journal.run(run_id).status

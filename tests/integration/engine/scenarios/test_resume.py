@@ -227,6 +227,6 @@ async def test_time_is_counted_also_where_the_owner_died(world: World) -> None:
         await world.heard("agent_started", run_id, 2)
         image = load(world.owner, world.owner.journal.run(run_id))  # what another finds who comes after a crash
         world.executions[run_id].interrupt()
-    image.spaces.close()
+    image.states.close()
     assert image.counters.duration_s > 0.29
     assert image.counters.processes == 2

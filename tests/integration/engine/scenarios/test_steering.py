@@ -61,7 +61,7 @@ async def test_a_redirect_survives_the_end_of_its_owner(world: World) -> None:
         await at_work(world, run_id, 2)
         image = load(world.owner, world.owner.journal.run(run_id))  # what another finds who comes after a crash
         assert image.additions == {"work": ["be quick"]}
-        image.spaces.close()
+        image.states.close()
         world.executions[run_id].interrupt()
     async with world.running(run_id) as endings:
         await at_work(world, run_id, 3)
