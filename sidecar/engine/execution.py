@@ -127,7 +127,6 @@ class Execution:
             environment=services.environment,
             secrets=services.secrets,
             log_path=processes.log_path,
-            kill_after_s=services.settings.kill_after_s,
             run_id=services.run_id,
         )
         self.interpreter.steps.services = replace(services, clients=clients)

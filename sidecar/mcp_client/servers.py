@@ -1,20 +1,17 @@
-"""Which MCP servers a run may call: those of the settings first, then those of the project's `.mcp.json`."""
+"""The MCP servers that are configured for a project: those of the settings first, then those of `.mcp.json`."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sidecar import layout
 from sidecar.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
 
 PROJECT_FILE = ".mcp.json"
 _SETTING = "mcp_servers"
@@ -24,7 +21,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True, slots=True)
 class StdioServer:
-    """A server that is a process of ours. Its arguments and variables may hold secrets: they are never shown."""
+    """A server that is a process of the run. Its arguments and variables may hold secrets: they are never shown."""
 
     name: str
     argv: tuple[str, ...] = field(repr=False)
@@ -34,7 +31,7 @@ class StdioServer:
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server somewhere on the network. Its address and headers may hold secrets: they are never shown."""
+    """A server on the network. Its address and headers may hold secrets: they are never shown."""
 
     name: str
     url: str = field(repr=False)
@@ -45,15 +42,13 @@ Server = StdioServer | HttpServer
 
 
 class Servers:
-    """The servers that are configured for a project, read when they are needed.
-
-    A definition that is wrong is an error for whoever names that server, and for nobody else.
-    """
+    """The configured servers, read when they are needed: a wrong definition is an error only where it is used."""
 
     def __init__(self, root: str, configured: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str]) -> None:
         self._root = root
         self._configured = configured
         self._environment = environment
+        self._path = os.path.join(root, PROJECT_FILE)
         self._of_project: dict[str, Any] | None = None
 
     def names(self) -> list[str]:
@@ -61,24 +56,16 @@ class Servers:
         return list(dict.fromkeys((*self._configured, *self._project_servers())))
 
     def find(self, name: str) -> Server:
-        """A server by its name, its variables filled in; ConfigError where there is none, or it is defined wrongly."""
-        # The file is not looked at for what the settings have: they hold also where the file is broken.
+        """A server by its name, its variables replaced; ConfigError where there is none, or its definition is wrong."""
+        # The file is not read for a server of the settings: these count also where the file is broken.
         if name in self._configured:
             return self._read(name, self._configured[name], f"the setting {_SETTING}")
         found = self._project_servers()
-        if name not in found:
-            raise ConfigError(self._missing(name))
-        return self._read(name, found[name], self._path)
-
-    @property
-    def _path(self) -> str:
-        return os.path.join(self._root, PROJECT_FILE)
-
-    def _missing(self, name: str) -> str:
-        names = self.names()
-        if not names:
-            return f"no MCP server {name!r}: none is configured, in {self._path} or in the setting {_SETTING}"
-        return f"no MCP server {name!r}; {nearest(name, names)}"
+        if name in found:
+            return self._read(name, found[name], self._path)
+        if names := self.names():
+            raise ConfigError(f"no MCP server {name!r}; {nearest(name, names)}")
+        raise ConfigError(f"no MCP server {name!r}: none is configured, in {self._path} or in the setting {_SETTING}")
 
     def _project_servers(self) -> dict[str, Any]:
         if self._of_project is None:
@@ -98,7 +85,10 @@ class Servers:
         if kind is not None and kind != "stdio" and kind not in _HTTP_TYPES:
             raise wrong(f"unknown type {kind!r}: stdio or http")
         if kind in _HTTP_TYPES or (kind is None and "url" in given):
-            return self._http(name, entry, wrong)
+            url = entry.text("url") or ""
+            if not url.startswith(("http://", "https://")):
+                raise wrong("`url` has to be an address that begins with http:// or https://")
+            return HttpServer(name, url, entry.table("headers"))
         command = entry.text("command")
         if not command:
             raise wrong("`command` is missing, and so is `url`: one of them is needed")
@@ -106,22 +96,16 @@ class Servers:
         argv = (os.path.expanduser(command), *entry.texts("args"))
         return StdioServer(name, argv, os.path.normpath(directory), entry.table("env"))
 
-    def _http(self, name: str, entry: _Entry, wrong: Callable[[str], ConfigError]) -> HttpServer:
-        url = entry.text("url") or ""
-        if not url.startswith(("http://", "https://")):
-            raise wrong("`url` has to be an address that begins with http:// or https://")
-        return HttpServer(name, url, entry.table("headers"))
-
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """What to say to somebody who gave a name that does not exist."""
+    """A hint for the message about a name that does not exist."""
     known = sorted(names)
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(known) or 'none'}"
 
 
 class _Entry:
-    """One server's definition, its values checked and `${VAR}` and `${VAR:-default}` in them filled in."""
+    """The definition of one server: its values checked, `${VAR}` and `${VAR:-default}` in them replaced."""
 
     def __init__(
         self, given: dict[str, Any], environment: Mapping[str, str], wrong: Callable[[str], ConfigError]
@@ -132,21 +116,21 @@ class _Entry:
 
     def text(self, key: str) -> str | None:
         value = self._given.get(key)
-        return None if value is None else self._filled(value, key)
+        return None if value is None else self._expanded(value, key)
 
     def texts(self, key: str) -> list[str]:
         values = self._given.get(key) or []
         if not isinstance(values, list):
             raise self._wrong(f"`{key}` has to be a list of texts")
-        return [self._filled(value, f"{key}[{index}]") for index, value in enumerate(values)]
+        return [self._expanded(value, f"{key}[{index}]") for index, value in enumerate(values)]
 
     def table(self, key: str) -> dict[str, str]:
         values = self._given.get(key) or {}
         if not isinstance(values, dict):
             raise self._wrong(f"`{key}` has to be an object of texts")
-        return {str(name): self._filled(value, f"{key}.{name}") for name, value in values.items()}
+        return {str(name): self._expanded(value, f"{key}.{name}") for name, value in values.items()}
 
-    def _filled(self, value: object, where: str) -> str:
+    def _expanded(self, value: object, where: str) -> str:
         if not isinstance(value, str):
             raise self._wrong(f"`{where}` has to be a text: put it in quotes")
 

@@ -64,11 +64,10 @@ class World:
         opened = McpClients(
             start=self.start,
             root=str(self.root),
-            settings=Settings.model_validate({"mcp_servers": servers}),
+            settings=Settings.model_validate({"mcp_servers": servers, "kill_after_s": 0.2}),
             environment={"PATH": os.environ["PATH"], "NOTES": str(self.notes), "TOKEN": SECRET},
             secrets=(SECRET,),
             log_path=lambda: str(self.root / "logs" / f"{len(self.started)}.log"),
-            kill_after_s=0.2,
             run_id="RUN",
         )
         with anyio.fail_after(DEADLINE_S):
@@ -271,7 +270,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again(world: Worl
 async def test_a_server_whose_death_nobody_heard_of_yet_fails_the_call_with_how_it_died(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.mcp_client.client._LAST_WORDS_S", DEADLINE_S)
+    monkeypatch.setattr("sidecar.mcp_client.client._EXIT_NEWS_S", DEADLINE_S)
     async with world.clients(old=plain()) as clients:
         first = await clients.call("old", "pid", {}, None)
         async with anyio.create_task_group() as tasks:
@@ -284,7 +283,7 @@ async def test_a_server_whose_death_nobody_heard_of_yet_fails_the_call_with_how_
                         await clients.call("old", "pid", {}, None)
 
                 tasks.start_soon(call)
-                await eventually(lambda: clients._open["old"].is_leaving)
+                await eventually(lambda: clients._open["old"].is_closing)
                 await anyio.wait_all_tasks_blocked()
         assert await clients.call("old", "pid", {}, None) != first
 
@@ -347,7 +346,7 @@ async def test_a_cancelled_call_leaves_the_server_in_use(world: World) -> None:
 async def test_a_server_that_answers_nothing_after_a_call_was_given_up_is_replaced(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.mcp_client.client._PROOF_S", 0.2)
+    monkeypatch.setattr("sidecar.mcp_client.client._PROBE_S", 0.2)
     async with world.clients(old=plain()) as clients:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(clients.call, "old", "deaf", {}, None)
