@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sidecar.errors import StepFailed
 from sidecar.model import duration
 from sidecar.model.language import has_template
+from sidecar.model.steps import Update
 from sidecar.state import paths, shell, template
 from sidecar.state.paths import compile_path
 from sidecar.state.reactive import Write
+from sidecar.state.script import Expression, Script
+from sidecar.state.shell import ArgumentList, PreparedCommand, ShellText
 from sidecar.state.values import truthy
-from sidecar.state.world import Returns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sidecar.model.steps import Update
-    from sidecar.state.script import Expression, Script
-    from sidecar.state.shell import ArgumentList, PreparedCommand, ShellText
-    from sidecar.state.world import World
-
+from sidecar.state.world import Returns, World
 
 _CLOCK = frozenset({"now", "uuid"})
 _UUIDS = 32  # different ones for one expression

@@ -7,16 +7,18 @@ when the agent has reported it; any other thread executes everything here.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from sidecar.catalog import workflows
-from sidecar.engine.boundary import Ending, RunEnds, iterations_exhausted
+from sidecar.engine.boundary import Ending, Gate, RunEnds, iterations_exhausted
 from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import (
+    Action,
     Answer,
     ApplyErrorUpdate,
     Boundary,
@@ -31,28 +33,20 @@ from sidecar.engine.cursor.actions import (
     Parallel,
     Passed,
 )
+from sidecar.engine.cursor.position import Error, State
 from sidecar.engine.evaluation import positive_s
+from sidecar.engine.ledger import Ledger
 from sidecar.engine.parallel import Batches
-from sidecar.engine.run import CLEANUP, ON_FAILURE
+from sidecar.engine.processes import Processes
+from sidecar.engine.run import CLEANUP, ON_FAILURE, Path, Run, Thread
 from sidecar.engine.step import StepRunner, has_own_agent, is_for_agent
 from sidecar.engine.steps.agent import run_task_agent
+from sidecar.engine.steps.context import RunServices
 from sidecar.errors import StepFailed, UnwrappedErrors
 from sidecar.model import events as kinds
 from sidecar.model.parameters import bind
 from sidecar.model.steps import IncludeWorkflow, ParallelForEach, StateUpdate, UserMessage, While
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sidecar.engine.boundary import Gate
-    from sidecar.engine.cursor.actions import Action
-    from sidecar.engine.cursor.position import Error, State
-    from sidecar.engine.ledger import Ledger
-    from sidecar.engine.processes import Processes
-    from sidecar.engine.run import Path, Run, Thread
-    from sidecar.engine.steps.context import RunServices
-    from sidecar.model.workflow import Workflow
-
+from sidecar.model.workflow import Workflow
 
 _CHECKPOINT_EVERY = 256  # events: what a resume has to read at most
 _TURN_S = 0.01  # of work without waiting, after which other tasks get their turn
@@ -101,7 +95,7 @@ class Interpreter:
             if self.ledger.is_behind:  # entries of steps without an effect would fill the memory
                 await self.ledger.caught_up()
             action = thread.cursor.action
-            stands = thread.cursor.is_over or self.waits_outside(thread, action)
+            stands = isinstance(action, Finished | LimitReached) or self.waits_outside(thread, action)
             if stands or not _leads_to_effect(action):
                 self.ledger.flush()
             if stands:
@@ -112,16 +106,21 @@ class Interpreter:
             except RunEnds:
                 self.ledger.flush()  # before tasks that still run are waited for
                 raise
-            self.batches.start_tasks(thread)
+            if thread.cursor.state.batches or thread.children:
+                self.batches.start_tasks(thread)
             if thread is self.run.main and self.ledger.since_checkpoint >= _CHECKPOINT_EVERY:
                 await self.ledger.checkpoint()
-            now = time.monotonic()
-            if now - began > _TURN_S:
-                self._turn_began = now  # it waited: other tasks had their turn
-            elif now - self._turn_began > _TURN_S:
-                self.ledger.flush()
-                await anyio.lowlevel.checkpoint()
-                self._turn_began = time.monotonic()
+            await self._yield_turn(began)
+
+    async def _yield_turn(self, began: float) -> None:
+        """Give other tasks of the event loop their turn, after some time of work since which none had any."""
+        now = time.monotonic()
+        if now - began > _TURN_S:
+            self._turn_began = now  # the action waited: other tasks had their turn
+        elif now - self._turn_began > _TURN_S:
+            self.ledger.flush()
+            await anyio.lowlevel.checkpoint()
+            self._turn_began = time.monotonic()
 
     def waits_outside(self, thread: Thread, action: Action) -> bool:
         """Whether an outside agent has to do this."""
@@ -252,7 +251,7 @@ class Interpreter:
     def _deadline(self, thread: Thread) -> _Deadline | None:
         """The first deadline of the included workflows that the current step is in. Each starts anew with a resume."""
         state = thread.cursor.state
-        if len(state.frames) < 2 or state.ending is not None:
+        if not self.run.definitions or len(state.frames) < 2 or state.ending is not None:
             return None
         # Of a step that has failed, the deadline does not count any more: only those around it do.
         inside = len(state.frames) - 1 if state.failure is None else state.failure.level

@@ -13,27 +13,21 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
+from sidecar.engine.run import Run
 from sidecar.errors import JournalLocked, StoreError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
-from sidecar.store.db import AGAIN_S, TRY_S
-from sidecar.store.journal import Steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from sidecar.engine.run import Run
-    from sidecar.signals.files import Signal
-    from sidecar.store.checkpoints import Checkpoints
-    from sidecar.store.db import Database
-    from sidecar.store.journal import Journal, Transformations
-
+from sidecar.signals.files import Signal
+from sidecar.store.checkpoints import Checkpoints
+from sidecar.store.db import AGAIN_S, TRY_S, Database
+from sidecar.store.journal import Journal, Steps, Transformations
 
 _MOST_WAITING = 256
 _LONGEST_WAIT_S = 0.1
@@ -71,7 +65,8 @@ class Ledger:
         self._deferred: list[Callable[[], None]] = []  # other writes for the next transaction: attempts that are over
         self._written: list[RunEvent] = []  # in the open transaction: emitted after it
         self._since = 0.0
-        self._locked_since: float | None = None  # when another process was found to have the journal locked
+        self.is_behind = False  # whether something waits for a journal that another process has locked
+        self._locked_since = 0.0
         self._lock_reported = False
         self._behind = anyio.Event()
         self.patience_s = math.inf  # how long a journal that another process has locked is waited for
@@ -145,11 +140,6 @@ class Ledger:
 
         await self._when_free(write)
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something waits for a journal that another process has locked."""
-        return self._locked_since is not None
-
     async def caught_up(self) -> None:
         """Wait until all that was to be journalled is on the disk."""
         if self.is_behind:
@@ -207,7 +197,8 @@ class Ledger:
             raise
         if self._lock_reported:
             self._warn("the journal is free again")
-        self._locked_since, self._lock_reported, self._behind = None, False, anyio.Event()
+        if self.is_behind:
+            self.is_behind, self._lock_reported, self._behind = False, False, anyio.Event()
 
     async def _when_free(self, write: Callable[[], Result]) -> Result:
         """Write in a transaction as soon as the journal is free, then emit what was written."""
@@ -223,8 +214,8 @@ class Ledger:
 
     def _on_locked(self, error: JournalLocked) -> None:
         now = time.monotonic()
-        if self._locked_since is None:
-            self._locked_since = now
+        if not self.is_behind:
+            self.is_behind, self._locked_since = True, now
             self._behind.set()
         if now - self._locked_since >= self.patience_s:
             self.lost = StoreError(str(error), kind=error.kind)
@@ -252,7 +243,8 @@ class Ledger:
             self._written += events
             self.seq = events[-1].seq
             self.since_checkpoint += len(events)
-        self._transformations.add(self.run_id, self._run.states.take_traces())
+        if self._run.states.traces:
+            self._transformations.add(self.run_id, self._run.states.take_traces())
         self._waiting = [(None, write) for write in writes]
 
     def _write_deferred(self) -> None:

@@ -6,37 +6,31 @@ which the run executes.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
+from anyio.abc import TaskGroup
 
 from sidecar.catalog import workflows
-from sidecar.engine.boundary import RunEnds
+from sidecar.catalog.workflows import Definition
+from sidecar.engine.boundary import Ending, Gate, RunEnds
 from sidecar.engine.cursor.actions import Parallel
-from sidecar.engine.step import needs_agent, of_task
+from sidecar.engine.cursor.moves import Cursor
+from sidecar.engine.cursor.position import Error
+from sidecar.engine.ledger import Ledger
+from sidecar.engine.processes import Processes
+from sidecar.engine.run import Run, Thread
+from sidecar.engine.step import StepRunner, needs_agent, of_task
 from sidecar.errors import StoreError, UnwrappedErrors
 from sidecar.model import events as kinds
+from sidecar.model.agent import EndReason
+from sidecar.model.events import Driver
+from sidecar.model.steps import ParallelForEach
 from sidecar.state.reactive import Write
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from anyio.abc import TaskGroup
-
-    from sidecar.catalog.workflows import Definition
-    from sidecar.engine.boundary import Ending, Gate
-    from sidecar.engine.cursor.moves import Cursor
-    from sidecar.engine.cursor.position import Error
-    from sidecar.engine.ledger import Ledger
-    from sidecar.engine.processes import Processes
-    from sidecar.engine.run import Run, Thread
-    from sidecar.engine.step import StepRunner
-    from sidecar.model.agent import EndReason
-    from sidecar.model.events import Driver
-    from sidecar.model.steps import ParallelForEach
 
 
 @dataclass(slots=True, eq=False)
@@ -119,13 +113,12 @@ class Batches:
 
     def start_tasks(self, thread: Thread) -> None:
         """Start the tasks of a thread that there is room for, and cancel those that are not wanted any more."""
-        if not thread.cursor.state.batches and not thread.children:
-            return
-        wanted = {(action.batch, index) for action in open_batches(thread) for index in action.todo}
+        batches = open_batches(thread)
+        wanted = {(action.batch, index) for action in batches for index in action.todo}
         for running in self._of(thread):
             if not running.scope.cancel_called and running.child.place not in wanted:
                 self._cancel(running, "sibling_failed")
-        for action in open_batches(thread):
+        for action in batches:
             if not (thread.handed_out and self.need_agent(thread, action, "agent")):
                 self._start_batch(thread, action)
 

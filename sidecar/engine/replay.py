@@ -7,9 +7,10 @@ while a run executes.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
-from sidecar.catalog.workflows import restore
+from sidecar.catalog.workflows import Definition, restore
 from sidecar.engine.cursor.actions import (
     ActionFailed,
     Answer,
@@ -17,47 +18,41 @@ from sidecar.engine.cursor.actions import (
     Completed,
     Delay,
     EnclosingStepFailed,
+    Outcome,
     Parallel,
     Passed,
 )
-from sidecar.engine.run import Run
+from sidecar.engine.owner import Owner
+from sidecar.engine.run import Run, Thread
 from sidecar.errors import DefinitionChanged
 from sidecar.model import events as kinds
 from sidecar.state.reactive import Write
+from sidecar.store.journal import Event, Journal, StoredRun
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from sidecar.catalog.workflows import Definition
-    from sidecar.engine.cursor.actions import Outcome
-    from sidecar.engine.owner import Owner
-    from sidecar.engine.run import Thread
-    from sidecar.store.journal import Event, Journal, StoredRun
-
-CHANGED = "definition"  # in a run's details: the one that took the place of the one that it was started with
+CHANGED = "definition"  # in a run's details: the one it was resumed with, in place of the first
 
 
 def definition_of(journal: Journal, run: StoredRun) -> dict[str, Any]:
-    """The record of the definition that the run goes by: the one that it was started with, or was resumed with."""
+    """The record of the definition that the run uses: the one it was started with, or resumed with."""
     record: dict[str, Any] = run.details.get(CHANGED) or json.loads(journal.definition(run.run_id))
     return record
 
 
-def load(owner: Owner, run: StoredRun, definition: Definition | None = None) -> Run:
-    """The run as the journal has it: the last checkpoint, and what came after.
+def load(owner: Owner, stored: StoredRun, definition: Definition | None = None) -> Run:
+    """The run from its last checkpoint and the events after it.
 
     `definition`: in place of the one that it has; DefinitionChanged where the run does not fit into it.
     """
-    image = _load(owner, run)
+    run = _load(owner, stored)
     if definition is None:
-        return image
+        return run
     try:
-        # What was journalled belongs to the definition of then: only where the run stands is taken over.
-        changed = Run.restore(json.loads(json.dumps(image.to_json())), definition, owner.script)
+        # The journal belongs to the old definition: only the place where the run stands is carried over.
+        changed = Run.restore(json.loads(json.dumps(run.to_json())), definition, owner.script)
     finally:
-        image.states.close()
+        run.states.close()
     try:
-        events = owner.journal.events(run.run_id)
+        events = owner.journal.events(stored.run_id)
         refuse(changed.main, {event.data["step"] for event in events if event.kind == kinds.STEP_COMPLETED})
     except BaseException:
         changed.states.close()
@@ -65,64 +60,66 @@ def load(owner: Owner, run: StoredRun, definition: Definition | None = None) -> 
     return changed
 
 
-def _load(owner: Owner, run: StoredRun) -> Run:
-    kept = owner.checkpoints.last(run.run_id)
-    definition = restore(definition_of(owner.journal, run))
-    if kept is None:
-        return Run.begin(definition, run.inputs, owner.script)
-    image = Run.restore(kept.content, definition, owner.script)
-    replay(image, owner.journal.events(run.run_id, after=kept.content["seq"]), kept.at)
-    image.states.take_traces()  # the journal has what was computed, and when; this was only to have the values again
-    return image
+def _load(owner: Owner, stored: StoredRun) -> Run:
+    checkpoint = owner.checkpoints.last(stored.run_id)
+    definition = restore(definition_of(owner.journal, stored))
+    if checkpoint is None:
+        return Run.begin(definition, stored.inputs, owner.script)
+    run = Run.restore(checkpoint.content, definition, owner.script)
+    replay(run, owner.journal.events(stored.run_id, after=checkpoint.content["seq"]), checkpoint.at)
+    run.states.take_traces()  # the journal has them already
+    return run
 
 
 _BETWEEN_STARTS = frozenset({kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.RUN_ENDED})
 
 
-def replay(image: Run, events: Iterable[Event], since: float) -> None:
-    """Everything that came after the checkpoint, which was written at `since`."""
-    threads = {thread.key: thread for thread in image.main.walk_all()}
+def replay(run: Run, events: Iterable[Event], since: float) -> None:
+    """Apply the events after the checkpoint, which was written at `since`."""
+    threads = {thread.key: thread for thread in run.main.walk_all()}
     for event in events:
         for path, writes in event.writes:
             changes = [Write(tuple(to), value, operation) for to, value, operation in writes]
-            image.states[tuple(path)].update(changes)
-        _replay_one(image, event, threads)
-        if event.kind not in _BETWEEN_STARTS:  # nobody worked on the run before these
-            image.counters.duration_s += max(event.at - since, 0.0)
+            run.states[tuple(path)].update(changes)
+        _replay_one(run, event, threads)
+        if event.kind not in _BETWEEN_STARTS:  # nothing executed the run before these
+            run.counters.duration_s += max(event.at - since, 0.0)
         since = event.at
 
 
-def _replay_one(image: Run, event: Event, threads: dict[str, Thread]) -> None:
+def _replay_one(run: Run, event: Event, threads: dict[str, Thread]) -> None:
     data = event.whole
     if event.kind == kinds.TASK_STARTED and data["thread"] in threads:
         parent = threads[data["thread"]]
         pass_boundaries(parent)
-        action = next(one for one in _batches(parent) if one.batch == data["batch"])
-        child = image.start_task(parent, action, data["index"], data["names"])
+        current = parent.cursor.action
+        batches = [*([current] if isinstance(current, Parallel) else []), *parent.cursor.background]
+        action = next(one for one in batches if one.batch == data["batch"])
+        child = run.start_task(parent, action, data["index"], data["names"])
         threads[child.key] = child
     elif event.kind == kinds.TASK_ENDED and data["thread"] in threads:
         child = threads[data["thread"]]
-        image.end_task(child, data["error"])
+        run.end_task(child, data["error"])
         _add_failure_threads(threads, child.parent)
     elif event.kind == kinds.FAILURE_STEPS and data["thread"] in threads:
         of = threads[data["thread"]]
-        image.start_failure_steps(of, data["handler"], tuple(data["path"]), data["names"])
+        run.start_failure_steps(of, data["handler"], tuple(data["path"]), data["names"])
         _add_failure_threads(threads, of)
     elif event.kind == kinds.AGENT_STARTED:
-        image.counters.processes += 1
+        run.counters.processes += 1
     elif event.kind == kinds.USAGE:
-        image.counters.cost_usd += data.get("cost_usd") or 0.0
-        image.counters.tokens += data.get("tokens") or 0
+        run.counters.cost_usd += data.get("cost_usd") or 0.0
+        run.counters.tokens += data.get("tokens") or 0
     elif event.kind == kinds.REDIRECTED:
-        image.add_redirect(data["step"], data["text"], data.get("name"))
+        run.add_redirect(data["step"], data["text"], data.get("name"))
     elif event.kind == kinds.FEEDBACK:
-        image.use_feedback(data["step"], data["text"])
+        run.use_feedback(data["step"], data["text"])
     thread = threads.get(data["thread"]) if "outcome" in data else None
     if thread is not None:
         if data["outcome"][0] != "failed_around":  # that may come before a boundary, which was not passed then
             pass_boundaries(thread)
         thread.error = data.get("error", thread.error)
-        image.move(thread, thread.cursor.after(_outcome(image, thread, data["outcome"])))
+        run.move(thread, thread.cursor.after(_outcome(run, thread, data["outcome"])))
         _add_failure_threads(threads, thread)
 
 
@@ -132,14 +129,14 @@ def _add_failure_threads(threads: dict[str, Thread], thread: Thread | None) -> N
         threads.update({each.key: each for each in [*thread.failure_threads.values(), *thread.pending_failure_steps]})
 
 
-def _outcome(image: Run, thread: Thread, recorded: list[Any]) -> Outcome:
+def _outcome(run: Run, thread: Thread, recorded: list[Any]) -> Outcome:
     word, *rest = recorded
     if word == "answer":
         return Answer(rest[0])
     if word == "completed":
         return Completed()
     if word == "left":
-        image.leave_included(thread)
+        run.leave_included(thread)
         return Completed()
     if word == "failed":
         return ActionFailed(rest[0])
@@ -147,9 +144,9 @@ def _outcome(image: Run, thread: Thread, recorded: list[Any]) -> Outcome:
         return EnclosingStepFailed(rest[1], rest[0])
     assert word == "included"
     record, inputs, name, fields = rest
-    includer = image.states[thread.here].definition
+    includer = run.states[thread.here].definition
     definition = restore(record) if record else includer.components[name]
-    return image.include(thread, definition, inputs, fields)
+    return run.include(thread, definition, inputs, fields)
 
 
 def pass_boundaries(thread: Thread) -> None:
@@ -159,19 +156,12 @@ def pass_boundaries(thread: Thread) -> None:
         thread.cursor = thread.cursor.after(Completed() if waited else Passed())
 
 
-def _batches(thread: Thread) -> list[Parallel]:
-    action = thread.cursor.action
-    return [*([action] if isinstance(action, Parallel) else []), *thread.cursor.background]
-
-
-# Whether a run would meet again what it has done, because a step was moved to behind the place where it stands.
-
-
 _INSIDE = "[/~."  # what follows the key of a step in the keys of what is done inside it
 
 
 def refuse(main: Thread, completed: Collection[str]) -> None:
-    """DefinitionChanged where a step that is still to come, of any thread, is among those that were completed."""
+    """DefinitionChanged where the run would execute a completed step again, because the definition has moved it behind
+    the place where a thread stands."""
     for thread in main.walk():
         for step_id, key in _ahead(thread):
             if any(one.startswith(key) and one[len(key) : len(key) + 1] in ("", *_INSIDE) for one in completed):

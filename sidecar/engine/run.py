@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
-from sidecar.catalog.workflows import restore
+from sidecar.catalog.workflows import Definition, restore
 from sidecar.engine.cursor import moves
-from sidecar.engine.cursor.actions import Included, TaskCompleted, TaskFailed
+from sidecar.engine.cursor.actions import Included, Parallel, TaskCompleted, TaskFailed
 from sidecar.engine.cursor.moves import Cursor
-from sidecar.engine.cursor.position import Scope, StepList
+from sidecar.engine.cursor.position import Error, Scope, State, StepList
 from sidecar.engine.evaluation import Texts, View
 from sidecar.errors import DefinitionChanged
-from sidecar.model.steps import IncludeWorkflow, Loop
-from sidecar.model.workflow import walk
+from sidecar.model.steps import IncludeWorkflow, Loop, Steps
+from sidecar.model.workflow import SubAgentTask, walk
 from sidecar.state.reactive import Computation, Reactive, UpdateResult, Write
+from sidecar.state.script import Script
 from sidecar.state.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from sidecar.catalog.workflows import Definition
-    from sidecar.engine.cursor.actions import Parallel
-    from sidecar.engine.cursor.position import Error, State
-    from sidecar.model.steps import Steps
-    from sidecar.model.workflow import SubAgentTask, Workflow
-    from sidecar.state.script import Script
-
 
 Path = tuple[str, ...]  # the `include_workflow` steps that lead to a workflow; () is the run's own
 CLEANUP = "cleanup"  # the failure steps of a task
@@ -134,11 +125,14 @@ class Run:
     def start_task(self, parent: Thread, action: Parallel, index: int, names: Mapping[str, Any]) -> Thread:
         """Start a task, from its first step."""
         place = (action.batch, index)
-        parent.task_attempts[place] = parent.task_attempts.get(place, 0) + 1
+        attempt = parent.task_attempts[place] = parent.task_attempts.get(place, 0) + 1
+        # Unique also where the same step stands in a loop, or the task is tried again.
+        key = f"{action.step.id}.{index}" + (f"#{action.batch}" if action.batch else "")
+        key += f"~{attempt}" if attempt > 1 else ""
         path = parent.state_path(action.scope.path)
         task = self.states[path].definition.tasks[action.step.sub_agent_task]
         child = Thread(
-            task_key(parent, action.step.id, place, parent.task_attempts[place]),
+            f"{parent.key}/{key}" if parent.key else key,
             task_id(parent, action, index),
             Cursor.start(StepList(task.steps)),
             path=path,
@@ -213,31 +207,37 @@ class Run:
         assert child.task is not None
         return self.states[child.path].definition.tasks[child.task]
 
+    def place(self, thread: Thread, scope: Scope) -> tuple[Path, WorkflowState, View]:
+        """The state that a scope of a thread's cursor is in, its path, and what an expression sees there."""
+        path, names = thread.state_path(scope.path), scope.names if scope.path else {**thread.names, **scope.names}
+        state = self.states[path]
+        return path, state, state.view(names)
+
     # --- numbers
 
     @property
     def iterations(self) -> int:
         """Of all loops, in all threads."""
-        return self.counters.tasks_iterations + sum(thread.cursor.iterations for thread in self.main.walk())
+        return self.counters.tasks_iterations + sum(thread.cursor.state.iterations for thread in self.main.walk())
 
     @property
     def transitions(self) -> int:
         """Steps begun that do something."""
-        return self.counters.tasks_transitions + sum(thread.cursor.transitions for thread in self.main.walk())
+        return self.counters.tasks_transitions + sum(thread.cursor.state.transitions for thread in self.main.walk())
 
     # --- as JSON, for a checkpoint
 
     def to_json(self) -> dict[str, Any]:
         """The whole run."""
-        by_name = {
-            json.dumps(path): definition.record()
-            for path, definition in self.definitions.items()
-            if path in self.states and not _is_imported(self, path, definition)
-        }
+        by_name = {}  # of included workflows that their includer does not import
+        for path, definition in self.definitions.items():
+            outer = self.states[path[:-1]].definition if path[:-1] in self.states else self.definition
+            if path in self.states and definition not in outer.components.values():
+                by_name[json.dumps(path)] = definition.record()
         return {
             "thread": _thread_json(self.main),
             "states": self.states.to_json(),
-            "counters": {name: getattr(self.counters, name) for name in Counters.__slots__},
+            "counters": asdict(self.counters),
             "included": by_name,
             "additions": self.additions,
             "redirects": self.redirects,
@@ -371,21 +371,11 @@ def _thread_json(thread: Thread) -> dict[str, Any]:
 def _component(path: Path, known: Mapping[Path, Definition], definition: Definition) -> Definition:
     """A workflow that its includer imports, found again by the step that includes it."""
     outer = known[path[:-1]] if path[:-1] else definition
-    for component in _includes(outer, step_of(path)):
-        return component
-    raise DefinitionChanged(f"step {step_of(path)!r}, in which the run stands, does not include what it did")
-
-
-def _includes(outer: Definition, step_id: str) -> Iterable[Definition]:
+    step_id = path[-1].rpartition(_OF_THREAD)[2]
     for step, _ in walk(outer.workflow):
-        name = getattr(step, "workflow", None)
-        if step.id == step_id and isinstance(name, str) and name in outer.components:
-            yield outer.components[name]
-
-
-def _is_imported(run: Run, path: Path, definition: Definition) -> bool:
-    outer = run.states[path[:-1]].definition if path[:-1] in run.states else run.definition
-    return definition in outer.components.values()
+        if step.id == step_id and isinstance(step, IncludeWorkflow) and step.workflow in outer.components:
+            return outer.components[step.workflow]
+    raise DefinitionChanged(f"step {step_id!r}, in which the run stands, does not include what it did")
 
 
 _OF_THREAD = ">"  # in no id of a step, and in no key
@@ -478,24 +468,12 @@ def state_path_of(path: Path, key: str, inner: Path) -> Path:
     return (*path, f"{key}{_OF_THREAD}{inner[0]}", *inner[1:])
 
 
-def step_of(path: Path) -> str:
-    """The step that included the workflow whose state is there."""
-    return path[-1].rpartition(_OF_THREAD)[2]
-
-
 def task_id(parent: Thread, action: Parallel, index: int) -> str:
     """The id by which a task's agent asks for its steps. The id of a task inside another begins with that one's."""
     word = f"{action.step.id}.{index}"
     if action.batch and "loop" in action.scope.names and not action.step.wait_for_all:
         word += f"#{action.batch}"  # the one of an earlier iteration may still be in an agent's hands
     return f"{parent.task_id}/{word}" if parent.task_id else word
-
-
-def task_key(parent: Thread, step_id: str, place: tuple[int, int], attempt: int) -> str:
-    """The key of a task's thread: unique also where the same step stands in a loop, or the task is tried again."""
-    batch, index = place
-    word = f"{step_id}.{index}" + (f"#{batch}" if batch else "") + (f"~{attempt}" if attempt > 1 else "")
-    return f"{parent.key}/{word}" if parent.key else word
 
 
 # What the engine keeps in `raw` for those who declare it, and what it begins with.
@@ -626,13 +604,16 @@ class WorkflowStates:
         return [[list(path), state.to_json()] for path, state in sorted(self._states.items(), key=lambda e: len(e[0]))]
 
     def _add(self, path: Path, definition: Definition, data: Mapping[str, Any]) -> WorkflowState:
-        workflow = definition.workflow
+        schema = definition.workflow.state_schema
         reactive = Reactive(
             self._script,
-            _computed(workflow),
+            {
+                name: Computation(field.from_, field.transform, field.on_error, field.fallback, field.validate_)
+                for name, field in schema.computed.items()
+            },
             raw=data["raw"],
             state=data["state"],
-            declared=(*workflow.state_schema.raw, *workflow.state_schema.state),
+            declared=(*schema.raw, *schema.state),
             names={"inputs": dict(data["inputs"])},
             version=data["version"],
             on_computed=lambda one: self.traces.append({"space": list(path), **asdict(one)}),
@@ -641,10 +622,3 @@ class WorkflowStates:
             self.leave(path)
         state = self._states[path] = WorkflowState(definition, data["inputs"], self._texts, reactive)
         return state
-
-
-def _computed(workflow: Workflow) -> dict[str, Computation]:
-    return {
-        name: Computation(field.from_, field.transform, field.on_error, field.fallback, field.validate_)
-        for name, field in workflow.state_schema.computed.items()
-    }

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
+from sidecar.catalog.workflows import Definition
 from sidecar.engine import run_log
-from sidecar.engine.boundary import Ending, RunEnds
+from sidecar.engine.boundary import Ending, Gate, RunEnds
 from sidecar.engine.cursor import moves
-from sidecar.engine.cursor.actions import ActionFailed, Answer, Completed, EnclosingStepFailed, Evaluate, Leave
-from sidecar.engine.run import included_path
+from sidecar.engine.cursor.actions import (
+    ActionFailed,
+    Answer,
+    ApplyErrorUpdate,
+    Completed,
+    EnclosingStepFailed,
+    Evaluate,
+    Execute,
+    Leave,
+)
+from sidecar.engine.cursor.moves import Cursor
+from sidecar.engine.cursor.position import Error, Scope
+from sidecar.engine.evaluation import View
+from sidecar.engine.ledger import Ledger
+from sidecar.engine.processes import Processes
+from sidecar.engine.run import Path, Run, Thread, WorkflowState, included_path
 from sidecar.engine.steps import HANDLERS
-from sidecar.engine.steps.context import AnswerNeeded, Context
+from sidecar.engine.steps.context import AnswerNeeded, Context, RunServices
 from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError, unwrapped
 from sidecar.model import events as kinds
+from sidecar.model.events import Driver
 from sidecar.model.steps import (
     AgentShellCommand,
     AgentStep,
@@ -25,33 +42,18 @@ from sidecar.model.steps import (
     McpCall,
     ParallelForEach,
     StateUpdate,
+    StepBase,
+    Steps,
     UserInput,
     UserMessage,
     Working,
     branches,
 )
+from sidecar.model.workflow import SubAgentTask
 from sidecar.state.reactive import Write
 from sidecar.state.values import DEEPEST, too_deep
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from sidecar.catalog.workflows import Definition
-    from sidecar.engine.boundary import Gate
-    from sidecar.engine.cursor.actions import ApplyErrorUpdate, Execute
-    from sidecar.engine.cursor.moves import Cursor
-    from sidecar.engine.cursor.position import Error, Scope
-    from sidecar.engine.evaluation import View
-    from sidecar.engine.ledger import Ledger
-    from sidecar.engine.processes import Processes
-    from sidecar.engine.run import Path, Run, Thread, WorkflowState
-    from sidecar.engine.steps.context import RunServices
-    from sidecar.model.events import Driver
-    from sidecar.model.steps import StepBase, Steps
-    from sidecar.model.workflow import SubAgentTask
-
-    Includes = Callable[[Definition | None, str], Definition]
-
+Includes = Callable[[Definition | None, str], Definition]
 
 _MESSAGE_LENGTH = 300  # at most, of an unexpected error
 
@@ -152,7 +154,7 @@ class StepRunner:
         cannot be written, the step fails.
         """
         step, key = action.step, thread.step_key()
-        path, state, view = self._place(thread, action.scope)
+        path, state, view = self._run.place(thread, action.scope)
         with self.attempt(step) as tried:
             if isinstance(action, Leave):
                 result = self._run.states[included_path(thread)].state.flattened()
@@ -207,7 +209,7 @@ class StepRunner:
         failure = thread.cursor.state.failure
         assert failure is not None
         step, key = action.step, thread.step_key(thread.cursor.state.trimmed(failure.level + 1))
-        path, state, view = self._place(thread, action.scope)
+        path, state, view = self._run.place(thread, action.scope)
         with self.attempt(step) as tried:
             writes: list[Write] = []
             if step.error_state_update is not None:
@@ -303,12 +305,7 @@ class StepRunner:
 
     def view(self, thread: Thread, scope: Scope) -> View:
         """The values that an expression of a thread's step sees."""
-        return self._place(thread, scope)[2]
-
-    def _place(self, thread: Thread, scope: Scope) -> tuple[Path, WorkflowState, View]:
-        scope = thread.scope(scope)
-        state = self._run.states[scope.path]
-        return scope.path, state, state.view(scope.names)
+        return self._run.place(thread, scope)[2]
 
     def _write_failure(self, path: Path, step: StepBase, error: Error, *, again: bool, key: str) -> None:
         state = self._run.states[path]
