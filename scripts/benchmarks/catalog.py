@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from benchmarks.report import Figure
-from sidecar.catalog import naming, workflows, yaml_format
+from sidecar.catalog import listing, naming, yaml_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +26,10 @@ def measure(*, quick: bool) -> list[Figure]:
         paths = _fill(Path(root) / ".swissarmyhammer" / "workflows")
 
         def listed() -> None:
-            assert len(workflows.listing(root, "project").workflows) == _COUNT
+            assert len(listing.workflows(root, "project")[0]) == _COUNT
 
         def read() -> None:
-            workflows.forget()
+            listing.heading.cache_clear()
             listed()
 
         def parsed() -> None:

@@ -61,7 +61,7 @@ def prefix(value: object) -> tuple[str, ...]:
 
 def parse(document: Document) -> Workflow:
     """The workflow in a file, every step with an id; DefinitionError has every problem."""
-    found = list(not_json(document))
+    found = list(not_json(document.value))
     told = {location for location, _ in found}  # of which there is nothing more to say
     where = prefix(document.value)
     value = json_only(document.value) if found else document.value

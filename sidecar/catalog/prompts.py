@@ -93,7 +93,7 @@ def _parts(text: str, path: str) -> tuple[FrontMatter, str, int]:
 
 
 def _front_matter(document: Document) -> FrontMatter:
-    problems = [document.problem(location, message) for location, message in not_json(document)]
+    problems = [document.problem(location, message) for location, message in not_json(document.value)]
     if not problems and not isinstance(document.value, dict | None):
         problems = [document.problem((), "the front matter is a mapping, `name: value` on each line")]
     if problems:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import definition, naming, yaml_format
@@ -20,37 +19,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.naming import Source
     from sidecar.catalog.yaml_format import Document
     from sidecar.errors import Problem
-    from sidecar.model.parameters import Parameter
     from sidecar.model.workflow import ExpressionSite, SubAgentTask, Workflow
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowSummary:
-    """What lists and the tools' enum tell of a workflow."""
-
-    name: str
-    source: Source
-    loaded_from: str
-    version: str
-    description: str
-    parameters: tuple[Parameter, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowListing:
-    """Every workflow there is, and what is wrong with the files that define none."""
-
-    workflows: tuple[WorkflowSummary, ...]
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """What a file says of the workflow in it."""
-
-    version: str
-    description: str
-    parameters: tuple[Parameter, ...]
 
 
 def find(root: str, name: str) -> Definition:
@@ -91,47 +60,6 @@ def located(path: str, root: str | None = None) -> tuple[str, str, Source, str]:
 def included(root: str, includer: Definition, name: str) -> Definition:
     """What `include_workflow` means by a name: a component that the includer imports, else a workflow by its name."""
     return includer.components.get(name) or find(root, name)
-
-
-def listing(root: str, source: str | None = None) -> WorkflowListing:
-    """All workflows of a project, by name, from one source if one is given. A broken file hides no other."""
-    wanted = None if source is None else naming.source_named(source)
-    workflows: list[WorkflowSummary] = []
-    problems: list[str] = []
-    for name, (found, path) in naming.listed(root, "workflows").items():
-        if path is None or wanted not in (None, found):
-            continue
-        why = naming.stray(root, "workflows", found, path)
-        said = heading(path) if why is None else (Problem.at(path, (1, 1), why),)
-        if isinstance(said, Heading):
-            workflows.append(WorkflowSummary(name, found, path, said.version, said.description, said.parameters))
-        else:
-            problems.extend(said)
-    return WorkflowListing(tuple(workflows), tuple(problems))
-
-
-def heading(path: str) -> Heading | tuple[str, ...]:
-    """What lists tell of one file, or its problems."""
-    try:
-        status = os.stat(path)
-    except OSError as error:  # gone since the listing, or a link to nowhere
-        return (Problem.at(path, (1, 1), f"cannot be read: {error.strerror or error}"),)
-    return _heading(path, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-
-
-def forget() -> None:
-    """Read every file again at the next list. Only measurements need this: a file that changes is noticed."""
-    _heading.cache_clear()
-
-
-@lru_cache(maxsize=4096)
-def _heading(path: str, *_identity: int) -> Heading | tuple[str, ...]:
-    """What a file says, or its problems. Remembered until the file is another: a list is asked for again and again."""
-    try:
-        workflow = definition.parse(yaml_format.load_all(path))
-    except DefinitionError as error:
-        return error.problems
-    return Heading(workflow.version, workflow.description, workflow.parameters)
 
 
 # A workflow with everything that it imports: files relative to its own, inside its directory, never in a circle.

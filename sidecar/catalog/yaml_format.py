@@ -6,8 +6,7 @@ import math
 import os
 import re
 import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import yaml
 
@@ -23,11 +22,10 @@ Place: TypeAlias = tuple[int, int]  # line and column, both from 1
 
 MAX_BYTES = 1024 * 1024
 # What PyYAML's constructor raises for `!!bool x`, `!!int ''`, `!!timestamp x`, or a number of thousands of digits.
-_MISFITS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
+CONSTRUCTOR_ERRORS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):  # no dataclass: lists import this module, and dataclasses take long to import
     """A parsed file: its value, and where in the file each part of it stands."""
 
     path: str
@@ -96,7 +94,7 @@ def _parse(text: str, path: str) -> Document:
     if is_fast(text):
         try:
             return _document(FastLoader(text), text, path)
-        except (yaml.YAMLError, RecursionError, *_MISFITS):
+        except (yaml.YAMLError, RecursionError, *CONSTRUCTOR_ERRORS):
             pass  # the other scanner has the last word, so that a file has the same errors on every machine
     return _parse_pure(text, path)
 
@@ -116,15 +114,33 @@ def _parse_pure(text: str, path: str) -> Document:
         raise DefinitionError([Problem.at(path, (1, 1), " ".join(str(error).split()))]) from None
     except RecursionError:
         raise DefinitionError([Problem.at(path, (1, 1), "nested too deeply")]) from None
-    except _MISFITS as error:
+    except CONSTRUCTOR_ERRORS as error:
         message = f"a value does not fit its tag: {type(error).__name__}: {error}"
         raise DefinitionError([Problem.at(path, (1, 1), " ".join(message.split()))]) from None
 
 
-def _document(loader: Any, text: str, path: str) -> Document:
+def load_nodes(path: str) -> tuple[Any, yaml.Node | None]:
+    """The checked nodes of a file, and the loader that makes their values: much faster than `load`, which has to decide
+    where this raises yaml.YAMLError or DefinitionError."""
+    text = text_of(path)
+    if not is_fast(text):
+        raise ScannersDiffer
+    loader = FastLoader(text)
+    root, twice = _nodes(loader, path)
+    if twice:
+        raise ScannersDiffer
+    return loader, root
+
+
+def _nodes(loader: Any, path: str) -> tuple[yaml.Node | None, list[_Twice]]:
     root = _compose(loader)
     twice: list[_Twice] = []
     _check(root, path, twice)
+    return root, twice
+
+
+def _document(loader: Any, text: str, path: str) -> Document:
+    root, twice = _nodes(loader, path)
     value = None if root is None else loader.construct_document(root)
     problems = [
         Problem.at(path, _start(key), f"{key.value!r} is there twice, first on line {line}") for key, _, line in twice
@@ -184,13 +200,18 @@ def _size(
         children = [part for pair in node.value for part in pair]
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
-    size = 1 + sum(_size(child, known, problems, path, twice) for child in children)
+    size = 1 + len(children)
+    for child in children:
+        if type(child) is not yaml.ScalarNode:
+            size += _size(child, known, problems, path, twice) - 1
     known[id(node)] = size
     return size
 
 
 def _duplicates(node: yaml.MappingNode) -> list[_Twice]:
     """The keys that were there before."""
+    if len({key.value for key, _ in node.value if type(key) is yaml.ScalarNode}) == len(node.value):
+        return []
     first_lines: dict[tuple[str, str], int] = {}
     last: dict[tuple[str, str], yaml.Node] = {}
     found: list[_Twice] = []
@@ -226,7 +247,7 @@ _STARTS = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
 _VALUES = (yaml.ScalarEvent, yaml.AliasEvent, *_STARTS)
 _ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
 # Where libyaml reads a text otherwise than the pure scanner, or reads what that refuses.
-_QUIRKS = re.compile(r"[\t\ufeff]|[|>][-+0-9]*#")
+_QUIRKS = re.compile(r"[|>][-+0-9]*#")
 
 
 class PureLoader(yaml.SafeLoader):
@@ -250,6 +271,8 @@ PureLoader.add_implicit_resolver(
     list("-+0123456789."),
 )
 
+_NOT_TEXT = frozenset(PureLoader.yaml_implicit_resolvers)  # how values of other types than text begin
+
 if FAST:
 
     class FastLoader(yaml.CSafeLoader):
@@ -260,7 +283,7 @@ if FAST:
 
 def is_fast(text: str) -> bool:
     """Whether libyaml is there, and sees in the text what the pure scanner sees."""
-    return FAST and not _QUIRKS.search(text)
+    return FAST and "\t" not in text and "\ufeff" not in text and not _QUIRKS.search(text)
 
 
 class TooDeep(yaml.MarkedYAMLError):
@@ -379,6 +402,9 @@ def _new_node(loader: Any, event: Any, anchors: dict[str, yaml.Node]) -> yaml.No
 def _tag(loader: Any, event: Any, kind: type[yaml.Node], value: str | None) -> str:
     if event.tag is not None and not _is_pure(loader):
         raise ScannersDiffer
+    # The resolver says the same of a text in quotes, or one that begins as no other type does; it only takes longer.
+    if event.tag is None and value is not None and not (event.implicit[0] and value[:1] in _NOT_TEXT):
+        return "tag:yaml.org,2002:str"
     return str(loader.resolve(kind, value, event.implicit) if event.tag in (None, "!") else event.tag)
 
 
@@ -475,21 +501,17 @@ def json_only(value: Any) -> Any:
     return None if _scalar_problem(value) else value
 
 
-def not_json(document: Document) -> Iterator[tuple[Location, str]]:
-    """Every value of a document that no JSON text stands for, and what is wrong with it."""
-    yield from _not_json(document.value, ())
-
-
-def _not_json(value: object, location: Location) -> Iterator[tuple[Location, str]]:
+def not_json(value: object, location: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Every value in a value that JSON does not have, and what is wrong with it: state is journalled as JSON."""
     if isinstance(value, dict):
         for key, child in value.items():
             if isinstance(key, str) and not _scalar_problem(key):
-                yield from _not_json(child, (*location, key))
+                yield from not_json(child, (*location, key))
             else:  # `yes:`, `on:`, `1:`: YAML reads them as something else
                 yield location, f"the key {key!r} is not text; put it in quotes"
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _not_json(item, (*location, index))
+            yield from not_json(item, (*location, index))
     else:
         message = _scalar_problem(value)
         if message:

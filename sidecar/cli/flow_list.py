@@ -10,7 +10,7 @@ from sidecar.cli import listed
 
 
 def main(arguments: list[str], project: str | None) -> int:
-    """List; a list that was made before is made again without reading a single workflow."""
+    """List them; files that define none are reported, and hide no other."""
     options = listed.parser("flow", "workflows").parse_args(arguments)
-    rows, problems = listing.rows(layout.find_root(project, os.environ), options.source)
+    rows, problems = listing.workflows(layout.find_root(project, os.environ), options.source)
     return listed.tell("workflows", rows, problems, options)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 
-from sidecar.catalog import agents, prompts, workflows
+from sidecar.catalog import agents, listing, prompts, workflows
 from sidecar.mcp_server.port import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sidecar.model.parameters import Parameter
 
 Kind = Literal["flow", "agent", "prompt"]
 LIST = "list"
@@ -48,13 +47,13 @@ def listed(root: str, kind: Kind, *, verbose: bool) -> Json:
 
 def workflow_list(root: str, *, include_global: bool) -> Json:
     """Seed 004's list."""
-    found = workflows.listing(root)
+    found, problems = listing.workflows(root)
     shown = [
-        {"name": one.name, "path": one.loaded_from, "description": one.description, "source": one.source}
-        for one in found.workflows
-        if include_global or one.source != "global"
+        {key: row[key] for key in ("name", "path", "description", "source")}
+        for row in found
+        if include_global or row["source"] != "global"
     ]
-    return {"workflows": shown, **({"problems": list(found.problems)} if found.problems else {})}
+    return {"workflows": shown, **({"problems": problems} if problems else {})}
 
 
 def rendered(result: Json, kind: Kind, form: str) -> str:
@@ -69,46 +68,50 @@ def rendered(result: Json, kind: Kind, form: str) -> str:
 def rows(root: str, kind: Kind, *, verbose: bool) -> tuple[list[Json], list[str]]:
     """Every definition, and what is wrong with files that define none."""
     if kind == "flow":
-        flows = workflows.listing(root)
+        flows, problems = listing.workflows(root)
         return [
-            _row(one, one.parameters, verbose, version=one.version, path=one.loaded_from) for one in flows.workflows
-        ], list(flows.problems)
+            {
+                **{key: row[key] for key in ("name", "description", "source")},
+                "parameters": _parameters(row["parameters"], verbose),
+                **({"version": row["version"], "path": row["path"]} if verbose else {}),
+            }
+            for row in flows
+        ], problems
     if kind == "agent":
-        agents_found, problems = agents.listing(root)
+        known, problems = agents.listing(root)
         return [
             {
                 "name": one.name,
                 "description": one.definition.description,
                 "source": one.source,
                 "adapter": one.definition.adapter,
-                "parameters": _parameters(one.definition.declared, verbose),
+                "parameters": _parameters(map(listing.described, one.definition.declared), verbose),
             }
-            for one in agents_found
+            for one in known
         ], problems
     stored, problems = prompts.listing(root)
-    return [_row(one, one.parameters, verbose, title=one.title, path=one.loaded_from) for one in stored], problems
-
-
-def _row(one: Any, parameters: Iterable[Parameter], verbose: bool, **more: str) -> Json:
-    return {
-        "name": one.name,
-        "description": one.description,
-        "source": one.source,
-        "parameters": _parameters(parameters, verbose),
-        **(more if verbose else {}),
-    }
-
-
-def _parameters(declared: Iterable[Parameter], verbose: bool) -> list[Json]:
     return [
         {
             "name": one.name,
-            "type": one.type,
             "description": one.description,
-            "required": one.is_required,
-            **({"default": one.default, "choices": one.choices and list(one.choices)} if verbose else {}),
+            "source": one.source,
+            "parameters": _parameters(map(listing.described, one.parameters), verbose),
+            **({"title": one.title, "path": one.loaded_from} if verbose else {}),
         }
-        for one in declared
+        for one in stored
+    ], problems
+
+
+def _parameters(described: Iterable[Json], verbose: bool) -> list[Json]:
+    return [
+        {
+            "name": one["name"],
+            "type": one["type"],
+            "description": one["description"],
+            "required": one["required"],
+            **({"default": one.get("default"), "choices": one.get("choices")} if verbose else {}),
+        }
+        for one in described
     ]
 
 

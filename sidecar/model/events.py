@@ -40,6 +40,29 @@ AGENT_OUTPUT = "agent_output"
 ACTIVITY = "activity"
 
 
+# The types of steps, as definitions and events have them. They stand here, where nothing is imported for them, because
+# lists of workflows do without the models, which have a class for each.
+STEP_TYPES = (
+    "shell_command",
+    "agent_shell_command",
+    "agent",
+    "mcp_call",
+    "state_update",
+    "user_input",
+    "user_message",
+    "apply_hints",
+    "conditional",
+    "while",
+    "foreach",
+    "parallel_foreach",
+    "include_workflow",
+    "break",
+    "continue",
+    "wait",
+    "exit",
+)
+
+
 class RunEvent(NamedTuple):
     """One thing that happened in a run. `seq` is its place in the journal, 0 for what is not kept there."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias, Union, get_args
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
+from sidecar.model.events import STEP_TYPES
 from sidecar.model.language import (
     Command,
     Condition,
@@ -488,6 +489,7 @@ for _class in (Conditional, Loop, While, ForEach):
 STEP_CLASSES: dict[str, type[StepBase]] = {
     get_args(cls.model_fields["type"].annotation)[0]: cls for cls in get_args(get_args(Step)[0])
 }
+assert tuple(STEP_CLASSES) == STEP_TYPES
 
 
 def branches(step: StepBase) -> dict[str, tuple[Step, ...]]:

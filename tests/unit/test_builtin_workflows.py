@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from sidecar.catalog import naming, workflows
+from sidecar.catalog import listing, naming, workflows
 from sidecar.model.language import Role
 from sidecar.model.steps import IncludeWorkflow, ParallelForEach
 from sidecar.model.workflow import ExpressionSite, json_schema
@@ -19,11 +19,10 @@ every_workflow = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.st
 
 
 def test_what_a_newcomer_is_promised_is_there(tmp_path: Path) -> None:
-    listing = workflows.listing(str(tmp_path))
-    assert not listing.problems
+    rows, problems = listing.workflows(str(tmp_path))
+    assert not problems
     required = {
-        summary.name: [parameter.name for parameter in summary.parameters if parameter.is_required]
-        for summary in listing.workflows
+        row["name"]: [parameter["name"] for parameter in row["parameters"] if parameter["required"]] for row in rows
     }
     assert required == {
         "iterate": ["workspace"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.analysis.drawing import FORMATS, Picture, drawing, picture
-from sidecar.catalog import workflows
+from sidecar.catalog import listing, workflows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,9 +158,9 @@ def test_nothing_that_a_terminal_would_obey_is_ever_drawn(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("summary", workflows.listing("/nonexistent", "builtin").workflows, ids=lambda one: one.name)
-def test_every_built_in_workflow_can_be_drawn(summary: workflows.WorkflowSummary, name: str) -> None:
-    drawn = picture(workflows.load(summary.loaded_from))
+@pytest.mark.parametrize("row", listing.workflows("/nonexistent", "builtin")[0], ids=lambda row: row["name"])
+def test_every_built_in_workflow_can_be_drawn(row: listing.Row, name: str) -> None:
+    drawn = picture(workflows.load(row["path"]))
     text = FORMATS[name](drawn)
     for section in drawn.sections:
         assert all(box.title in text for box in section.boxes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.analysis import validate
-from sidecar.catalog import workflows
+from sidecar.catalog import listing, workflows
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:
@@ -341,6 +341,6 @@ workflow:
     ]
 
 
-@pytest.mark.parametrize("summary", workflows.listing("/nonexistent", "builtin").workflows, ids=lambda one: one.name)
-def test_every_built_in_workflow_is_without_findings(project: Project, summary: workflows.WorkflowSummary) -> None:
-    assert project.all(summary.loaded_from) == []
+@pytest.mark.parametrize("row", listing.workflows("/nonexistent", "builtin")[0], ids=lambda row: row["name"])
+def test_every_built_in_workflow_is_without_findings(project: Project, row: listing.Row) -> None:
+    assert project.all(row["path"]) == []

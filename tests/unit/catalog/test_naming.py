@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.catalog import agents, naming, prompts, workflows
+from sidecar.catalog import agents, listing, naming, prompts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def test_they_are_those_of_the_catalog_with_their_sources_and_files(tmp_path: Pa
     (tmp_path / ".swissarmyhammer" / "workflows" / "no name.yaml").touch()
     root = str(tmp_path)
     known = naming.known(root, "workflows")
-    assert list(known) == [summary.name for summary in workflows.listing(root).workflows]
+    assert list(known) == [row["name"] for row in listing.workflows(root)[0]]
     assert {"a", "b", "iterate"} <= set(known)
     assert known["plan"][0] == "project"
     assert list(naming.known(root, "prompts")) == [prompt.name for prompt in prompts.listing(root)[0]]

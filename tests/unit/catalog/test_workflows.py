@@ -10,7 +10,7 @@ import pytest
 import sidecar
 from sidecar.catalog import naming, workflows
 from sidecar.catalog.workflows import Definition
-from sidecar.errors import DefinitionError, NotFound, SidecarError
+from sidecar.errors import DefinitionError, NotFound
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -30,9 +30,6 @@ class Catalog:
 
     def find(self, name: str) -> Definition:
         return workflows.find(str(self.root), name)
-
-    def names(self, source: str | None = None) -> list[str]:
-        return [summary.name for summary in workflows.listing(str(self.root), source).workflows]
 
 
 @pytest.fixture
@@ -98,68 +95,11 @@ def test_what_cannot_be_a_name_is_not_looked_for(catalog: Catalog, name: str) ->
         catalog.find(name)
 
 
-def test_a_broken_file_is_an_error_and_hides_no_other(catalog: Catalog) -> None:
+def test_a_broken_file_is_an_error(catalog: Catalog) -> None:
     directory = catalog.root / ".swissarmyhammer" / "workflows"
-    broken = catalog.write(directory, "plan.yaml", "steps: []\nlimitz: {}\n")
-    catalog.write(directory, "good.yaml")
+    catalog.write(directory, "plan.yaml", "steps: []\nlimitz: {}\n")
     with pytest.raises(DefinitionError):
         catalog.find("plan")
-    listing = workflows.listing(str(catalog.root))
-    assert "good" in [summary.name for summary in listing.workflows]
-    assert "plan" not in [summary.name for summary in listing.workflows]
-    assert listing.problems == (f"{broken}:2: unknown key 'limitz'; did you mean 'limits'?",)
-
-
-def test_a_list_can_be_of_one_source_by_either_of_its_names(catalog: Catalog) -> None:
-    catalog.write(catalog.root / ".swissarmyhammer" / "workflows", "mine.yaml")
-    catalog.write(catalog.home / ".aromcp" / "workflows", "everywhere.yaml")
-    assert catalog.names("project") == catalog.names("local") == ["mine"]
-    assert catalog.names("global") == catalog.names("user") == ["everywhere"]
-    assert "iterate" in catalog.names("builtin")
-    assert set(catalog.names()) == {"mine", "everywhere", *catalog.names("builtin")}
-    with pytest.raises(SidecarError, match="unknown source 'mars'"):
-        catalog.names("mars")
-
-
-def test_a_list_tells_what_the_tools_need(catalog: Catalog) -> None:
-    catalog.write(
-        catalog.root / ".swissarmyhammer" / "workflows",
-        "w.yaml",
-        "version: '2'\ndescription: Does it.\nsteps: []\n"
-        "inputs:\n  b: {required: true}\n  a: {type: integer, default: 1}\n",
-    )
-    (summary,) = workflows.listing(str(catalog.root), "project").workflows
-    assert (summary.name, summary.version, summary.description, summary.source) == ("w", "2", "Does it.", "project")
-    assert [(p.name, p.type, p.is_required) for p in summary.parameters] == [
-        ("b", "string", True),
-        ("a", "integer", False),
-    ]
-
-
-def test_a_list_sees_a_file_that_changed_appeared_or_went(catalog: Catalog) -> None:
-    directory = catalog.root / ".swissarmyhammer" / "workflows"
-    path = catalog.write(directory, "w.yaml", "description: one\nsteps: []\n")
-
-    def descriptions() -> list[str]:
-        return [summary.description for summary in workflows.listing(str(catalog.root), "project").workflows]
-
-    assert descriptions() == ["one"]
-    other = catalog.write(directory, "w.new", "description: two\nsteps: []\n")
-    # The same size and the same time: only the file itself is another.
-    status = path.stat()
-    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.replace(other, path)
-    assert descriptions() == ["two"]
-    path.unlink()
-    assert descriptions() == []
-
-
-def test_a_link_to_nowhere_is_a_problem_and_not_a_crash(catalog: Catalog) -> None:
-    directory = catalog.root / ".swissarmyhammer" / "workflows"
-    directory.mkdir(parents=True)
-    (directory / "gone.yaml").symlink_to("nowhere")
-    (problem,) = workflows.listing(str(catalog.root), "project").problems
-    assert problem.startswith(f"{directory}/gone.yaml:1: cannot be read")
 
 
 def test_the_built_in_ones_are_inside_an_installed_package_and_beside_a_checkout(
