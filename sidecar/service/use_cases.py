@@ -10,9 +10,9 @@ import anyio
 from sidecar.analysis.plan import explain
 from sidecar.catalog import agents, prompts
 from sidecar.engine import agent_driven, approval
-from sidecar.engine.agent_driven import LiveRun, refused
+from sidecar.engine.agent_driven import AgentDriven, not_handed_out
 from sidecar.engine.boundary import Ending
-from sidecar.engine.ending import end_unheld, ending_of_unheld
+from sidecar.engine.ending import end_run, end_unheld, ending_of_unheld
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.execution import locked
 from sidecar.engine.handout import Report
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sidecar.catalog.workflows import Definition
-    from sidecar.engine.agent_driven import AgentDriven
     from sidecar.engine.execution import Execution
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import ServerDriven
@@ -186,12 +185,12 @@ class UseCases:
             if submitted is None:
                 raise InputError(f"run {run_id} is not executed here: it is {looking.standing(self.project.root, run)}")
             return reply
-        async with self._driven.driver(run_id).held() as opened:
-            if opened is None:
+        async with self._driven.driver(run_id).held() as execution:
+            if execution is None:
                 raise InputError(f"run {run_id} is {run.status}")
-            waits = {"stage": stage, "output": output, "kind": kind, "step": opened.image.main.step_key()}
-            opened.ledger.record(kinds.GATE, **waits)
-            await self._driven.driver(run_id).end(opened, Ending("paused", f"{stage} waits for approval", waits=waits))
+            waits = {"stage": stage, "output": output, "kind": kind, "step": execution.image.main.step_key()}
+            execution.ledger.record(kinds.GATE, **waits)
+            await end_run(execution, Ending("paused", f"{stage} waits for approval", waits=waits))
         return reply
 
     # --- signals
@@ -255,7 +254,7 @@ class UseCases:
         report = Report(step_id, status, result, error, task_id, attempt)
         run = self._run(workflow_id)
         if run.driver == "server" and self.open_here(workflow_id) is None and task_id is None:
-            return refused(self.owner, workflow_id, report)
+            return not_handed_out(self.owner, workflow_id, report)
         return await (await self._driver(workflow_id)).step_complete(report)
 
     async def resume(
@@ -290,12 +289,12 @@ class UseCases:
     async def _tell_driver(self, run: StoredRun, feedback: str | None) -> Json:
         """An agent drives the run already: what a person says goes into the next step that it is handed."""
         if feedback is not None:
-            async with self._driven.driver(run.run_id).held() as opened:
-                if opened is None:
+            async with self._driven.driver(run.run_id).held() as execution:
+                if execution is None:
                     raise InputError(f"run {run.run_id} has ended meanwhile: the feedback was not used")
-                opened.image.states.set_feedback(feedback)
-                opened.image.pending_feedback.append(feedback)
-                await opened.ledger.checkpoint()
+                execution.image.states.set_feedback(feedback)
+                execution.image.pending_feedback.append(feedback)
+                await execution.ledger.checkpoint()
         return await self._resumed(self._run(run.run_id))
 
     async def _resume_by_server(self, run: StoredRun, said: Json) -> Json:
@@ -344,10 +343,10 @@ class UseCases:
     async def checkpoint(self, workflow_id: str, step_id: str | None = None, reason: str | None = None) -> Json:
         """The run can be resumed from here, in another conversation."""
         run = self._run(workflow_id)
-        async with self._held(workflow_id) as opened:
-            if opened is not None:
-                opened.ledger.record(kinds.CHECKPOINTED, step=step_id, reason=reason)
-                await opened.ledger.checkpoint()
+        async with self._held(workflow_id) as execution:
+            if execution is not None:
+                execution.ledger.record(kinds.CHECKPOINTED, step=step_id, reason=reason)
+                await execution.ledger.checkpoint()
         kept = self.owner.checkpoints.last(run.run_id)
         number = kept.number if kept else 0
         return {"checkpoint_id": f"{workflow_id}/{number}", "state_path": self.owner.database.path}
@@ -365,10 +364,9 @@ class UseCases:
                 if step is not None:
                     raise InputError(f"step {step['id']!r} is still to be done: workflow_get_next_step gives it")
             else:
-                driven = self._driven.driver(workflow_id)
-                async with driven.held() as opened:
-                    if opened is not None:
-                        await driven.end(opened, endings[status])
+                async with self._driven.driver(workflow_id).held() as execution:
+                    if execution is not None:
+                        await end_run(execution, endings[status])
         return {"success": True, "status": self._run(workflow_id).status, "final_state": await self._state(workflow_id)}
 
     # --- what is to be known
@@ -400,23 +398,23 @@ class UseCases:
             if "value" not in one and one.get("operation") != "increment":
                 raise InputError(f"updates[{number}]: {VALUE_IS_MISSING}")
         run = self._run(workflow_id)
-        async with self._held(workflow_id) as opened:
-            if opened is None:
+        async with self._held(workflow_id) as execution:
+            if execution is None:
                 raise InputError(f"run {workflow_id} is {run.status}: its state is not written any more")
             writes = [Write(one["path"], one.get("value"), one.get("operation", "set")) for one in updates]
-            return {"success": True, "changed": await self.write_state(opened, writes)}
+            return {"success": True, "changed": await self.write_state(execution, writes)}
 
-    async def write_state(self, opened: Execution, writes: list[Write]) -> Json:
+    async def write_state(self, execution: Execution, writes: list[Write]) -> Json:
         """Write the run's own state; the computed fields that have another value now."""
-        space = opened.image.states[()]
+        space = execution.image.states[()]
         parsed = [
             Write(paths.parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes
         ]
         update = space.update(parsed)
-        opened.ledger.record_writes((), [[one.path, one.value, one.operation] for one in parsed])
-        opened.ledger.record(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
-        opened.ledger.commit(durable=True)
-        await opened.ledger.caught_up()
+        execution.ledger.record_writes((), [[one.path, one.value, one.operation] for one in parsed])
+        execution.ledger.record(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
+        execution.ledger.commit(durable=True)
+        await execution.ledger.caught_up()
         flattened = space.state.flattened()
         return {name: flattened.get(name) for name in update.changed}
 
@@ -474,8 +472,8 @@ class UseCases:
 
     def _trail(self, run_id: str, field: str | None = None) -> tuple[list[Json], int]:
         """The last computations, and how many there were: what the journal has, and what waits to be written."""
-        opened, journalled = self.open_here(run_id), self.owner.transformations
-        waiting = opened.image.states.traces if opened is not None else []
+        execution, journalled = self.open_here(run_id), self.owner.transformations
+        waiting = execution.image.states.traces if execution is not None else []
         found = journalled.newest(run_id, _MOST_TRACES, field)
         found += journalled.masked(run_id, [one for one in waiting if field in (None, one["field"])])
         return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
@@ -485,12 +483,12 @@ class UseCases:
         live = self._executor.live(run_id)
         return live.execution if live is not None else None
 
-    async def _driver(self, run_id: str) -> LiveRun | AgentDriven:
+    async def _driver(self, run_id: str) -> AgentDriven:
         """The run that is open here, or one that is nobody's and lent for each call."""
         held = await definition_aside(self.owner, self._run(run_id))  # first: who has the driver waits for nothing
-        opened = self.open_here(run_id)
-        if opened is not None:
-            return LiveRun(opened)
+        execution = self.open_here(run_id)
+        if execution is not None:
+            return AgentDriven(self.owner, run_id, self.owner.emit, live=execution)
         run = self._run(run_id)
         if run.driver == "server" and is_live(self.project.root, run_id):
             raise InputError(f"run {run_id} is executed by another process: ask it, at the run's own socket")
@@ -502,11 +500,8 @@ class UseCases:
     async def _held(self, run_id: str) -> AsyncIterator[Execution | None]:
         """The run for a moment; None where it is over."""
         driver = await self._driver(run_id)
-        if isinstance(driver, LiveRun):
-            yield driver.opened
-            return
-        async with driver.held() as opened:
-            yield opened
+        async with driver.held() as execution:
+            yield execution
 
 
 class _Reading:
