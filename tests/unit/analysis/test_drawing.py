@@ -185,6 +185,14 @@ def test_fields_stand_to_the_right_of_what_they_follow_from(tmp_path: Path) -> N
     assert sum(end not in rows for end in ends) == 4
 
 
+def test_fields_of_a_column_stand_in_the_order_of_what_they_follow_from(tmp_path: Path) -> None:
+    computed = "a: {from: raw.x, transform: input}, b: {from: raw.y, transform: input}"
+    computed += ", late: {from: computed.b, transform: input}, early: {from: computed.a, transform: input}"
+    found = drawing(load(tmp_path, f"state_schema: {{computed: {{{computed}}}}}\nsteps: [{{type: exit}}]\n"))
+    rows = {text: float(attributes["y"]) for tag, attributes, text in found.shapes if tag == "text"}
+    assert rows["computed.a"] == rows["computed.early"] < rows["computed.b"] == rows["computed.late"]
+
+
 def test_every_step_can_be_found_in_the_shapes_by_its_id(tmp_path: Path) -> None:
     drawn = load(tmp_path, WORKFLOW)
     found = drawing(drawn)
@@ -215,6 +223,6 @@ def test_fields_in_a_circle_can_be_drawn_all_the_same(tmp_path: Path) -> None:
         "state_schema: {computed: {a: {from: computed.b, transform: input}, b: {from: computed.a, transform: input}}}"
     )
     drawn = load(tmp_path, f"{text}\nsteps: [{{type: exit}}]\n")
-    assert [field.name for field in drawn.fields] == ["computed.a", "computed.b"]
+    assert list(drawn.fields) == ["computed.a", "computed.b"]
     for draw in FORMATS.values():
         assert "computed.b" in draw(drawn)
