@@ -138,9 +138,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """It is done. The value is in the state already, where the step wanted it."""
-
-    value: Json = None
+    """It is done, and its writes are in the state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class Cursor:
 
 
 def _without_failures(frame: Frame) -> Frame:
-    # An included workflow is told from its last attempt by the number of failures: an old one would be taken for done.
+    # The number of failures identifies an attempt at an included workflow: after a reset an old would count as done.
     return frame if isinstance(frame.step, IncludeWorkflow) else frame._replace(failures=0)
 
 
@@ -465,8 +465,7 @@ def _failed(state: State, outcome: ActionFailed | EnclosingStepFailed) -> State:
 
 def _fail(state: State, error: Error, level: int | None = None) -> State:
     """The step at `level` failed, by default the current one."""
-    level = len(state.frames) - 1 if level is None else level
-    return _handle_failure(state._replace(failure=Failure(level, error)))
+    return _handle_failure(state._replace(failure=Failure(len(state.frames) - 1 if level is None else level, error)))
 
 
 def _handle_failure(state: State) -> State:
@@ -561,7 +560,7 @@ def _is_evaluated(step: StepBase, field: FieldName) -> bool:
 
 
 def field_value(step: StepBase, field: FieldName, answers: Mapping[str, Json] = position.EMPTY) -> Any:
-    """The value of a field: its answer, or else what the definition says."""
+    """The value of a field: its answer, or else its value in the definition."""
     if field in answers:
         return answers[field]
     if field == "max_retries":

@@ -90,8 +90,5 @@ class Context:
         return {name: self.view.text(value) for name, value in env.items()}
 
 
-class Handler(Protocol):
-    """Does what a step says; StepFailed where that fails. Cancelled, it first ends everything that it started."""
-
-    async def __call__(self, step: Any, context: Context) -> Any:
-        """The step's result, as plain JSON."""
+# Executes a step: its result, as plain JSON; StepFailed where it fails. Cancelled, it first ends all that it started.
+Handler = Callable[[Any, Context], Awaitable[Any]]

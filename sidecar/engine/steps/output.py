@@ -106,7 +106,7 @@ COUNT = "applied_count"
 def answer_value(text: str, output_format: OutputFormat) -> Any:
     """The value of an agent's answer, as `formatted`; for JSON also that of the last fenced block which is JSON.
 
-    Models wrap JSON in a fence even when told not to.
+    Models wrap JSON in a fence even when asked not to.
     """
     try:
         return formatted(text, output_format)
