@@ -1,25 +1,22 @@
-"""A run that waits for a person, and what the person says to it: whether that fits is decided here, for every caller.
+"""Checks whether a run can be resumed with the feedback, the approval or the answer of a person.
 
-A gate is a stage or a plan that an agent submitted. Only approval lets the run pass it; words alone send it back.
+A gate is a stage or a plan that an agent submitted: only approval lets the run pass it, feedback alone sends it back.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from sidecar.errors import InputError
 from sidecar.model import events as kinds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.store.journal import Event, Journal, StoredRun
+from sidecar.store.journal import Event, Journal, StoredRun
 
 MAX_FEEDBACK_BYTES = 64 * 1024
 
 
 def waits_in(events: Sequence[Event]) -> dict[str, Any] | None:
-    """What a run waits for by its last events: a question, or a gate, also while its agents are still being ended."""
+    """What a run waits for by its last events: a question or a gate, also while its agents are being ended."""
     for event in reversed(events):
         if event.kind == kinds.RUN_ENDED:
             found: dict[str, Any] | None = event.data.get("waits")
@@ -39,7 +36,7 @@ def waits_of(journal: Journal, run: StoredRun) -> dict[str, Any] | None:
 
 
 def gate_of(journal: Journal, run: StoredRun) -> dict[str, Any] | None:
-    """The gate that a paused run stands at, if it does."""
+    """The gate that a paused run waits at; None: it waits at none."""
     waits = waits_of(journal, run)
     return waits if waits and "stage" in waits else None
 
@@ -72,7 +69,7 @@ def check(
 
 
 def answer_text(gate: dict[str, Any], feedback: str | None, *, approved: bool) -> str:
-    """What the agent that submitted is told when its step is done again."""
+    """The answer for the agent that submitted, when its step is done again."""
     submitted = f"You submitted {gate['stage']!r} for approval. The answer:"
     if not approved:
         return f"{submitted} {feedback}\n\nIt was not approved. Change it accordingly, and submit it again."

@@ -1,11 +1,13 @@
-"""What a process needs to execute runs, one of each however many runs there are."""
+"""What a process shares among all runs that it executes: journal, evaluator, supervisor, watcher."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import anyio
 
@@ -13,23 +15,17 @@ from sidecar.agents import cgroup
 from sidecar.agents.mask import Secrets
 from sidecar.agents.process import Supervisor
 from sidecar.agents.reap import reap
+from sidecar.config import Settings
 from sidecar.errors import StoreError
+from sidecar.model.agent import AgentEnded
+from sidecar.model.events import RunEvent
 from sidecar.signals import liveness
 from sidecar.signals.sources import source_for
 from sidecar.signals.watch import Watcher
 from sidecar.state.script import Script
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database, when_free
-from sidecar.store.journal import Agents, Handouts, Journal, Transformations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
-
-    from sidecar.config import Settings
-    from sidecar.model.agent import AgentEnded
-    from sidecar.model.events import RunEvent
-    from sidecar.store.journal import StoredRun
+from sidecar.store.journal import Agents, Handouts, Journal, StoredRun, Transformations
 
 
 class Owner:
@@ -50,7 +46,7 @@ class Owner:
         self.agents = Agents(self.database)
         self.handouts = Handouts(self.database)
         self.script = Script()
-        self.trials = Script()  # for what a caller wants to know, in threads: no run waits for it
+        self.trials = Script()  # for callers that try an expression, in threads: no run waits for it
         self.supervisor = Supervisor(root, containment=settings.containment, on_ended=self._agent_ended)
         self.watcher = Watcher(source_for(settings.watcher, report), report)
         self.on_agent_ended: dict[str, Callable[[AgentEnded], None]] = {}  # by run
@@ -73,23 +69,23 @@ class Owner:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        # Only a cancellation, since the groups inside have to know whose it is: any other error they would wrap.
+        # Only a cancellation is passed on: the task groups need it, and would wrap any other error.
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-        told = (kind, error, trace) if cancelled else (None, None, None)
-        return bool(await self._stack.__aexit__(*told)) and cancelled
+        passed_on = (kind, error, trace) if cancelled else (None, None, None)
+        return bool(await self._stack.__aexit__(*passed_on)) and cancelled
 
     @property
     def mask(self) -> Secrets:
-        """What masks the secrets of our own environment, where it is not about one run."""
+        """Masks the secrets of this process's environment, in texts that are not about one run."""
         return Secrets(self.settings.secret_values(self.environment))
 
     def secrets_of(self, run: StoredRun) -> tuple[str, ...]:
-        """The values that nobody may see in what is told of a run: those of its environment, and of ours."""
+        """The values that are masked in everything about a run: those of its environment, and of ours."""
         environments = (self.environment, run.details.get("environment") or {})
         return tuple({value for one in environments for value in self.settings.secret_values(one)})
 
     def mask_of(self, run_id: str) -> Secrets:
-        """What masks the secrets of a run, wherever something is told of it."""
+        """Masks the secrets of a run."""
         found = self.masks.get(run_id)
         if found is None:
             run = self.journal.find(run_id)
@@ -97,12 +93,12 @@ class Owner:
         return found
 
     def emit(self, event: RunEvent) -> None:
-        """What happens in any run, for whoever listens to all of them."""
+        """Pass an event of any run to the listeners of all runs."""
         for listener in list(self.listeners):
             listener(event)
 
     async def _reap(self) -> None:
-        """End what owners that died left running."""
+        """End the processes that owners left running when they died."""
         noted = self.agents.not_ended()
         if (base := cgroup.own()) is not None:
             cgroup.sweep(base)
@@ -113,12 +109,9 @@ class Owner:
             self.report(f"{survivors} processes of runs whose owner died cannot be ended")
             return
         for record in noted:
-            if not self._is_live(record.run_id):
-                with contextlib.suppress(StoreError):  # another sidecar has seen to it, or will
+            if record.run_id is None or not liveness.is_live(self.root, record.run_id):
+                with contextlib.suppress(StoreError):  # another process has done it, or will
                     await when_free(self.database, partial(self.agents.ended, record.agent_id), at_most_s=0.0)
-
-    def _is_live(self, run_id: str | None) -> bool:
-        return run_id is not None and liveness.is_live(self.root, run_id)
 
     def _agent_ended(self, ended: AgentEnded) -> None:
         if (on_ended := self.on_agent_ended.get(ended.run_id or "")) is not None:

@@ -1,32 +1,31 @@
-"""The processes of one run: each is journalled when it starts and when its tree is empty, and any can be ended."""
+"""Starts, journals and ends the processes of one run. A process has ended when its process tree is empty."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
 from sidecar import layout
+from sidecar.agents.agent import Agent
+from sidecar.agents.launch import Launch
+from sidecar.agents.process import Supervisor
+from sidecar.engine.ledger import Ledger
+from sidecar.engine.run import Counters
 from sidecar.errors import StoreError
 from sidecar.model import events as kinds
+from sidecar.model.agent import AgentEnded, EndedProcess, EndReason
+from sidecar.store.journal import Agents
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.agents.agent import Agent
-    from sidecar.agents.launch import Launch
-    from sidecar.agents.process import Supervisor
-    from sidecar.engine.ledger import Ledger
-    from sidecar.engine.run import Counters
-    from sidecar.model.agent import AgentEnded, EndedProcess, EndReason
-    from sidecar.store.journal import Agents
+_EMITTED = frozenset({"agent_id", "pid", "reason", "exit_code", "rung", "duration_s", "survivors", "problem"})
 
 
 class Processes:
-    """What a run has running now, by whom it was asked for."""
+    """The processes that a run has now, and the step that each belongs to."""
 
     def __init__(
         self,
@@ -46,8 +45,8 @@ class Processes:
         self._on_lost = on_lost
         # By agent id: with its name, its step's key and its task's id.
         self._running: dict[str, tuple[Agent, str, str, str | None]] = {}
-        self._early: dict[str, AgentEnded] = {}  # ends that were told before we heard of the start
-        self.ended: list[EndedProcess] = []  # since the last time that somebody asked to end them
+        self._early: dict[str, AgentEnded] = {}  # ends that were reported before `start` returned
+        self.ended: list[EndedProcess] = []  # those that did not exit by themselves: for the receipt
         self.survivors = 0
         self._fewer = anyio.Event()
 
@@ -56,31 +55,32 @@ class Processes:
         agent = await self._supervisor.start(launch)
         self._running[agent.agent_id] = (agent, name, key, task_id)
         log = (launch.log_path or "").removeprefix(self._directory + "/") or None
-        told = {"agent_id": agent.agent_id, "pid": agent.pid, "name": name, "command": agent.command}
+        data = {"agent_id": agent.agent_id, "pid": agent.pid, "name": name, "command": agent.command}
         try:
             self._ledger.defer(partial(self._agents.started, agent.record))
-            self._ledger.record(kinds.AGENT_STARTED, **told, log=log, step=key, task=task_id)
+            self._ledger.record(kinds.AGENT_STARTED, **data, log=log, step=key, task=task_id)
             self._ledger.commit()
         except StoreError:
-            await agent.end("internal_error")  # whoever started it never heard of it, and our owner may live on
+            await agent.end("internal_error")  # the caller does not get it, and this process may live on
             raise
         if (ended := self._early.pop(agent.agent_id, None)) is not None:
             self.agent_ended(ended)
         return agent
 
     def log_path(self) -> str:
-        """A file for the next one's output."""
+        """A file for the output of the next process."""
         self._counters.processes += 1
         path = os.path.join(self._directory, "agents", f"{self._counters.processes}.log")
         try:
             layout.make_directory(os.path.dirname(path))
-        except OSError as error:  # the disk is full, or somebody put a file there: no reason to fall with a traceback
+        except OSError as error:  # the disk is full, or there is a file
             raise StoreError(f"cannot make {os.path.dirname(path)}: {error.strerror}", kind="forbidden") from None
         return path
 
     def request_end(self, reason: EndReason, key: str = "", *, within_s: float | None = None) -> int:
         """Ask all of them to end, or those of one step or thread; how many there are. `within_s`: another grace."""
-        found = [agent for agent, _, owner, _ in self._running.values() if not key or _belongs(owner, key)]
+        running = self._running.values()
+        found = [agent for agent, _, of, _ in running if not key or of == key or of.startswith(f"{key}/")]
         for agent in found:
             agent.request_end(reason, within_s)
         return len(found)
@@ -95,18 +95,18 @@ class Processes:
             await self._fewer.wait()
 
     def spend(self, key: str, cost_usd: float | None, tokens: int) -> None:
-        """What a step's agent cost, as far as it says so."""
+        """Count what the agent of a step cost; None where it is not known."""
         self._counters.cost_usd += cost_usd or 0.0
         self._counters.tokens += tokens
         self._ledger.record(kinds.USAGE, step=key, cost_usd=cost_usd, tokens=tokens)
 
     def lost(self, error: StoreError) -> None:
-        """The journal cannot be kept: this ends the run."""
+        """The journal cannot be written: this ends the run."""
         self._ledger.lost = self._ledger.lost or error
         self._on_lost(error)
 
     def agent_ended(self, ended: AgentEnded) -> None:
-        """The supervisor says that a tree is empty. Never raises: it is called from the depths of the supervisor."""
+        """A process tree is empty. Never raises: the supervisor calls it."""
         known = self._running.pop(ended.agent_id, None)
         if known is None:
             self._early[ended.agent_id] = ended
@@ -117,24 +117,12 @@ class Processes:
             self.ended += ended.processes
         self.survivors += ended.survivors
         _, name, key, task_id = known
-        told: dict[str, Any] = {
-            **{field: value for field, value in asdict(ended).items() if field in _TOLD},
-            "name": name,
-            "step": key,
-            "task": task_id,
-        }
+        data: dict[str, Any] = {field: value for field, value in asdict(ended).items() if field in _EMITTED}
         if self._ledger.lost:
             return
         try:
             self._ledger.defer(partial(self._agents.ended, ended.agent_id, ended))
-            self._ledger.record(kinds.AGENT_ENDED, **told)
+            self._ledger.record(kinds.AGENT_ENDED, **data, name=name, step=key, task=task_id)
             self._ledger.commit()
         except StoreError as error:
             self.lost(error)
-
-
-_TOLD = frozenset({"agent_id", "pid", "reason", "exit_code", "rung", "duration_s", "survivors", "problem"})
-
-
-def _belongs(owner: str, key: str) -> bool:
-    return owner == key or owner.startswith(f"{key}/")

@@ -1,11 +1,12 @@
-"""Redirects: texts that a person leaves in the directory of a run, for the step that its agent is at."""
+"""Redirects: texts that a person writes into the directory of a run, for the step that its agent does now."""
 
 from __future__ import annotations
 
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import anyio
 
@@ -13,23 +14,18 @@ from sidecar import layout
 from sidecar.errors import InputError, NotFound, SidecarError
 from sidecar.model import ulid
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-
 MAX_BYTES = 64 * 1024
 _PREFIX = "redirect."
-# How late a person's words may come. There is no event source behind this: the watcher of signals is for files whose
-# loss would cost correctness, this is for words to an agent that takes seconds to start again, and a look costs some
-# ten microseconds.
+# Polled: the watcher of signals is for files whose loss would cost correctness. An agent takes seconds to start again,
+# and a look costs some ten microseconds.
 _LOOK_EVERY_S = 0.2
 _ORDER_S = 0.005
 
 
 def redirect(root: str, run_id: str, text: str) -> str:
-    """Leave a text for a run, whole or not at all, for the run's owner alone to read. The result is its path.
+    """Write a text for a run, atomically, readable for this user only; its path.
 
-    Whether anybody executes the run is for the caller to ask: what nobody takes waits for the next resume.
+    The caller checks whether a process executes the run: else the text waits for the next resume.
     """
     data = text.strip().encode("utf-8", "replace")
     if not data:
@@ -37,66 +33,61 @@ def redirect(root: str, run_id: str, text: str) -> str:
     if len(data) > MAX_BYTES:
         raise InputError(f"a redirect has at most {MAX_BYTES} bytes, not {len(data)}; put the rest into a file")
     directory = layout.run_directory(root, run_id)
-    handle = _opened(root, run_id)
-    try:
-        name = _next_name(handle)
-        _put(handle, name, data)
-    except OSError as error:
-        raise SidecarError(f"cannot write to {directory}: {error.strerror}") from None
-    finally:
-        os.close(handle)
+    with _directory(root, run_id) as handle:
+        try:
+            name = _next_name(handle)
+            _put(handle, name, data)
+        except OSError as error:
+            raise SidecarError(f"cannot write to {directory}: {error.strerror}") from None
     return os.path.join(directory, name)
 
 
 def waiting(root: str, run_id: str) -> list[tuple[str, str]]:
-    """What waits for a run, oldest first: names, and their texts, empty where there is nothing to be read. Never waits
-    itself, whatever stands there."""
+    """The redirects of a run, oldest first: names, and their texts, empty where there is no text. Never blocks."""
     try:
-        handle = _opened(root, run_id)
+        with _directory(root, run_id) as handle:
+            return [(name, _text(handle, name)) for name in _waiting(handle)]
     except SidecarError:
         return []
-    try:
-        return [(name, _text(handle, name)) for name in _waiting(handle)]
-    finally:
-        os.close(handle)
 
 
 def forget(root: str, run_id: str, name: str) -> None:
-    """One was heard. It may stay where it cannot be removed, or where its owner dies first: whoever hears it again
-    knows it by its name."""
+    """Remove a redirect that was used. One that cannot be removed is known by its name when it is read again."""
     try:
-        handle = _opened(root, run_id)
+        with _directory(root, run_id) as handle:
+            _remove(handle, name)
     except SidecarError:
-        return
-    try:
-        _remove(handle, name)
-    finally:
-        os.close(handle)
+        pass
 
 
 async def watch(root: str, run_id: str, on_text: Callable[[str, str], Awaitable[None]]) -> None:
-    """Give every text to `on_text`, with its name, soon after it was left, until cancelled; each is removed when
-    that has returned."""
-    heard: set[str] = set()
+    """Call `on_text` with the name and the text of each redirect, until cancelled; then the redirect is removed."""
+    used: set[str] = set()
     while True:
         for name, text in waiting(root, run_id):
-            if text and name not in heard:
-                heard.add(name)
+            if text and name not in used:
+                used.add(name)
                 await on_text(name, text)
             forget(root, run_id, name)
         await anyio.sleep(_LOOK_EVERY_S)
 
 
-def _opened(root: str, run_id: str) -> int:
+@contextmanager
+def _directory(root: str, run_id: str) -> Iterator[int]:
+    """A descriptor of the run's directory; SidecarError where it cannot be opened."""
     if not ulid.is_valid(run_id):
         raise NotFound(f"{run_id!r} is not the id of a run")
     directory = layout.run_directory(root, run_id)
     try:
-        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         raise NotFound(f"no such run: {run_id}") from None
     except OSError as error:
         raise SidecarError(f"cannot open {directory}: {error.strerror}") from None
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _waiting(handle: int) -> list[str]:
@@ -108,12 +99,12 @@ def _waiting(handle: int) -> list[str]:
 
 
 def _next_name(handle: int) -> str:
-    """A name behind all that wait. Ids of one millisecond are in no order: then the next millisecond is waited for,
-    but not the return of a clock that was set back."""
+    """A name after all others. Ids of one millisecond are in no order: then the next millisecond is waited for, but
+    not a clock that was set back."""
     newest = max(_waiting(handle), default="")
     deadline = time.monotonic() + _ORDER_S
     while True:
-        is_last = time.monotonic() >= deadline  # asked first: what is made after a long pause is late enough
+        is_last = time.monotonic() >= deadline  # before the id: one that is made after a long pause is late enough
         name = _PREFIX + ulid.new()
         if name > newest or is_last:
             return name
