@@ -35,7 +35,7 @@ _WRITTEN = ("raw", "state")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A mistake or a doubt in a file. An error keeps the workflow from working; a warning is for its author to judge."""
+    """A mistake or a doubt in a file. With an error the workflow cannot run; a warning is for its author to judge."""
 
     file: str
     line: int
@@ -465,7 +465,7 @@ def _check_invalid_parts(document: Document, parts: Sequence[InvalidPart], scrip
     names = Names(invalid_words=(AllWords(),))
     expressions = Expressions(script, len(findings.prefix), names, names)
     for part in parts:
-        if not (part.is_told and isinstance(part.value, str)):  # else the text itself is what is wrong
+        if not (part.is_reported and isinstance(part.value, str)):  # else the text itself is what is wrong
             findings.check_expressions(expressions, _texts(part.value, (*findings.prefix, *part.location)))
     return findings.items
 

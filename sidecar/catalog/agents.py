@@ -74,8 +74,8 @@ def doubts(agent: CatalogAgent) -> list[Problem]:
         return []
     document = yaml_format.load(agent.path)
     limits = document.value.get("limits", {})
-    told = {key: duration.doubt(limits.get(key)) for key, _ in duration.keys(Limits)}
-    return [document.problem(("limits", key), f"`{key}`: {doubt}") for key, doubt in told.items() if doubt is not None]
+    found = {key: duration.doubt(limits.get(key)) for key, _ in duration.keys(Limits)}
+    return [document.problem(("limits", key), f"`{key}`: {doubt}") for key, doubt in found.items() if doubt is not None]
 
 
 def parse(document: Document) -> AgentDefinition:
@@ -85,7 +85,7 @@ def parse(document: Document) -> AgentDefinition:
     try:
         return AgentDefinition.model_validate(document.value)
     except ValidationError as error:
-        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
+        details = sorted(error.errors(), key=lambda detail: document.place(detail["loc"])[0])
         raise DefinitionError([document.problem(detail["loc"], _message(detail)) for detail in details]) from None
 
 

@@ -1,35 +1,26 @@
-"""A workflow from a YAML document; every problem at once, in the order of the file, in words that say what is right."""
+"""Makes a workflow of a YAML document, or reports every problem of it, in the order of the file; and makes one of the
+valid part of a document, so that it can be checked too."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
 
-from sidecar.catalog.yaml_format import json_only, not_json
+from sidecar.catalog.yaml_format import Document, Location, json_only, not_json
 from sidecar.errors import DefinitionError
 from sidecar.model.language import PATTERN_WORDS
 from sidecar.model.parameters import unknown
 from sidecar.model.steps import STEP_CLASSES, StepBase
 from sidecar.model.workflow import DefaultState, Workflow, numbered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydantic import BaseModel
-    from pydantic_core import ErrorDetails
-
-    from sidecar.catalog.yaml_format import Document
-
-    Location = tuple[int | str, ...]
-    from collections.abc import Container, Sequence
-
 
 WRAPPER = "workflow"
 STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
@@ -62,24 +53,24 @@ def prefix(value: object) -> tuple[str, ...]:
 def parse(document: Document) -> Workflow:
     """The workflow in a file, every step with an id; DefinitionError has every problem."""
     found = list(not_json(document.value))
-    told = {location for location, _ in found}  # of which there is nothing more to say
+    reported = {location for location, _ in found}
     where = prefix(document.value)
     value = json_only(document.value) if found else document.value
     value = value[WRAPPER] if where else value
     if not isinstance(value, dict):
         found = found or [(where, "a workflow is a mapping, `name: value` on each line")]
         raise DefinitionError([*document.problems, *(document.problem(*each) for each in found)])
-    for location in empty_keys(value):
-        if (*where, *location) not in told:
+    for location in _empty_keys(value, Workflow, ()):
+        if (*where, *location) not in reported:
             found.append(((*where, *location), f"`{location[-1]}` has no value"))
-    told |= {location for location, _ in found}
+    reported |= {location for location, _ in found}
     found += _duplicate_ids(value, where)
     workflow = None
     try:
         workflow = Workflow.model_validate(value)
     except ValidationError as error:
         details = [_problem(detail, where) for detail in error.errors(include_url=False) if not _is_echo(detail)]
-        found += [(location, message) for location, message in details if location not in told]
+        found += [(location, message) for location, message in details if location not in reported]
     if workflow is None or found or document.problems:
         problems = [*document.problems, *(document.problem(location, message) for location, message in found)]
         raise DefinitionError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
@@ -92,12 +83,8 @@ def _is_echo(detail: ErrorDetails) -> bool:
 
 
 def _problem(detail: ErrorDetails, where: Location) -> tuple[Location, str]:
-    location, model = model_at(detail["loc"])
+    location, model = _model_at(detail["loc"])
     return (*where, *location), _message(detail, location, model)
-
-
-def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _message(detail: ErrorDetails, location: Location, owner: type[BaseModel]) -> str:
@@ -137,7 +124,7 @@ def _unknown_key(key: str, owner: type[BaseModel]) -> str:
         return "`workflow` wraps a whole definition: nothing can stand beside it"
     if owner is DefaultState and key == "computed":
         return "computed fields have no defaults: they follow from others"
-    return unknown(key, _keys(owner), "key")
+    return unknown(key, _fields(owner), "key")
 
 
 def _near(given: object, detail: ErrorDetails) -> str:
@@ -174,10 +161,7 @@ def _ids(value: object, location: Location) -> Iterator[tuple[str, Location]]:
             yield from _ids(child, here)
 
 
-# Which model stands at which place of a workflow file.
-
-
-def model_at(loc: Sequence[int | str]) -> tuple[Location, type[BaseModel]]:
+def _model_at(loc: Sequence[int | str]) -> tuple[Location, type[BaseModel]]:
     """pydantic's location as one in the file, and the model that has, or should have, the last key of it.
 
     Behind the index of a step, pydantic puts the step's type: the file has no such level.
@@ -199,18 +183,14 @@ def model_at(loc: Sequence[int | str]) -> tuple[Location, type[BaseModel]]:
     return tuple(location), owner
 
 
-def empty_keys(value: object) -> Iterator[Location]:
-    """Keys with nothing behind them, most likely forgotten. Where any JSON can stand, nothing can stand too."""
-    yield from _empty(value, Workflow, ())
-
-
-def _empty(value: object, kind: Any, location: Location) -> Iterator[Location]:
+def _empty_keys(value: object, kind: Any, location: Location) -> Iterator[Location]:
+    """Keys without a value, most likely forgotten. Where any JSON can stand, null can stand too."""
     if kind is None or kind is JsonValue:
         return
     if isinstance(value, list):
         inner = _item_kind(kind)
         for index, item in enumerate(value):
-            yield from _empty(item, inner, (*location, index))
+            yield from _empty_keys(item, inner, (*location, index))
     if not isinstance(value, dict):
         return
     if kind is StepBase:
@@ -220,7 +200,7 @@ def _empty(value: object, kind: Any, location: Location) -> Iterator[Location]:
         if child is None and inner is not None and inner is not JsonValue:
             yield (*location, key)
         else:
-            yield from _empty(child, inner, (*location, key))
+            yield from _empty_keys(child, inner, (*location, key))
 
 
 def _bare(kind: Any) -> Any:
@@ -258,9 +238,6 @@ def _item_kind(kind: Any) -> Any:
     return _bare(arguments[-1 if get_origin(kind) is dict else 0])
 
 
-# What is left of a broken definition when all that is wrong is taken out, so that the rest can be checked too.
-
-
 # In the place of a wrong step stands one that does nothing, so that all others keep their places.
 _NOTHING = {"type": "user_message", "message": "nothing"}
 _ROUNDS = 50  # each takes out all that is wrong as far as it is known; what stands around that may be wrong then
@@ -268,7 +245,7 @@ _WORD = re.compile(r"[A-Za-z_$][\w$]*")
 
 
 class AllWords:
-    """Contains every word: nobody knows what was lost."""
+    """Contains every word: it is not known what was lost."""
 
     def __contains__(self, word: object) -> bool:
         return True
@@ -276,11 +253,11 @@ class AllWords:
 
 @dataclass(frozen=True, slots=True)
 class InvalidPart:
-    """A part that was taken out: where it stood, and whether it is itself what a problem tells of."""
+    """A part that was taken out: where it stood, and whether a problem is about the part itself."""
 
     location: Location
     value: Any
-    is_told: bool
+    is_reported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +283,7 @@ def valid_part(document: Document) -> ValidPart | None:
         except ValidationError as error:
             # From the back, so that what is taken out of a list or mapping does not hide what else is wrong in it.
             for detail in reversed(error.errors(include_url=False)):
-                out += _remove(value, model_at(detail["loc"])[0], unknown=detail["type"] == "extra_forbidden")
+                out += _remove(value, _model_at(detail["loc"])[0], unknown=detail["type"] == "extra_forbidden")
         else:
             lost = frozenset(_WORD.findall(document.shadowed)).union(*(_words(part) for part in out))
             return ValidPart(workflow, lost, tuple(out))
@@ -337,7 +314,7 @@ def _remove(top: dict[str, Any], location: Location, *, unknown: bool) -> list[I
             before, holder[int(part)] = holder[int(part)], _substitute(holder[int(part)])
             inner = holder[int(part)]
             lost = {k: v for k, v in before.items() if k not in inner} if isinstance(before, dict) else before
-            return [InvalidPart(place, lost, is_told=False)]
+            return [InvalidPart(place, lost, is_reported=False)]
         holders.pop()  # an item of another list: without it the others would have other places
     top["steps"] = [dict(_NOTHING)]
     return []

@@ -1,25 +1,28 @@
-"""Workflows by name: the project's, then the person's, then the built-in ones."""
+"""Loads workflows with everything that they import: by name, from a file, or from the record of a run.
+
+Imported files are relative to the importing one, inside the directory of the first, and never in a circle.
+"""
 
 from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import definition, naming, yaml_format
-from sidecar.catalog.definition import AllWords, valid_part
+from sidecar.catalog.definition import AllWords, InvalidPart, valid_part
+from sidecar.catalog.yaml_format import Document
 from sidecar.errors import DefinitionError, Problem
-from sidecar.model import workflow
+from sidecar.model.workflow import ExpressionSite, SubAgentTask, Workflow, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
-
-    from sidecar.catalog.definition import InvalidPart
     from sidecar.catalog.naming import Source
-    from sidecar.catalog.yaml_format import Document
-    from sidecar.errors import Problem
-    from sidecar.model.workflow import ExpressionSite, SubAgentTask, Workflow
+
+_DEEPEST = 20
+# A large file takes seconds to read: a definition that is in use is not read again from the record of it.
+_in_use: weakref.WeakValueDictionary[tuple[object, ...], Definition] = weakref.WeakValueDictionary()
 
 
 def find(root: str, name: str) -> Definition:
@@ -62,14 +65,6 @@ def included(root: str, includer: Definition, name: str) -> Definition:
     return includer.components.get(name) or find(root, name)
 
 
-# A workflow with everything that it imports: files relative to its own, inside its directory, never in a circle.
-
-
-_DEEPEST = 20
-# A large file takes seconds to read: what somebody holds is not read again from the record of it.
-_in_use: weakref.WeakValueDictionary[tuple[object, ...], Definition] = weakref.WeakValueDictionary()
-
-
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Definition:
     """A workflow, where it came from, and what it imports."""
@@ -98,7 +93,7 @@ class Definition:
 
     def sites(self) -> Iterator[ExpressionSite]:
         """Every text with expressions in its own file, with its location there."""
-        return workflow.sites(self.workflow, definition.prefix(self.document.value))
+        return sites(self.workflow, definition.prefix(self.document.value))
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON, so that a run goes on with the very definition that it began with."""
@@ -128,7 +123,7 @@ class Examined:
 
 def examine_located(path: str, name: str, source: Source, directory: str) -> Examined:
     """As `load`, but what is wrong is left out, and not a reason to stop."""
-    loading = _Loading(source, os.path.realpath(directory), {}, [], keep_remains=True)
+    loading = _Loading(source, os.path.realpath(directory), {}, [], keep_valid=True)
     loaded = loading.file(path, name, ())
     return Examined(loaded, tuple(_in_file_order(loading.problems)), loading.out)
 
@@ -174,7 +169,7 @@ class _Loading:
     directory: str
     known: dict[str, Definition | None]
     problems: list[Problem]
-    keep_remains: bool = False
+    keep_valid: bool = False
     out: dict[str, tuple[Document, tuple[InvalidPart, ...]]] = field(default_factory=dict)
 
     def file(self, path: str, name: str, chain: tuple[str, ...]) -> Definition | None:
@@ -190,10 +185,10 @@ class _Loading:
             workflow = definition.parse(document)
         except DefinitionError as error:
             self.problems += error.problems
-            left = valid_part(document) if self.keep_remains else None
-            if left is not None:
-                workflow, lost = left.workflow, left.lost
-                self.out[path] = (document, left.out)
+            part = valid_part(document) if self.keep_valid else None
+            if part is not None:
+                workflow, lost = part.workflow, part.lost
+                self.out[path] = (document, part.out)
         imports = self._imports(document, (*chain, os.path.realpath(path)))
         if workflow is None:
             return None
@@ -206,14 +201,14 @@ class _Loading:
         return loaded
 
     def _imports(self, document: Document, chain: tuple[str, ...]) -> dict[str, Definition]:
-        """What a file imports. Asked of its value, so that problems in there are told beside the file's own."""
+        """What a file imports, by its value, so that problems in imports are reported beside the file's own."""
         where = definition.prefix(document.value)
         value = document.value[where[0]] if where else document.value
         entries = value.get("imports") if isinstance(value, dict) else None
         found: dict[str, Definition] = {}
         for index, entry in enumerate(entries if isinstance(entries, list) else ()):
             if not isinstance(entry, str) or "\0" in entry:
-                continue  # the definition's own check says so
+                continue  # the definition's own check reports it
             target = os.path.normpath(os.path.join(os.path.dirname(document.path), entry))
             problem = self._refusal(entry, target, chain)
             if problem:
@@ -289,9 +284,6 @@ def _exists_as_spelled(path: str, directory: str) -> bool:
 
 def _stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0]
-
-
-# Workflows as people name them on a command line: by name, as a file, or all that the project has.
 
 
 @dataclass(frozen=True, slots=True)

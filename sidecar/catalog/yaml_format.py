@@ -6,21 +6,29 @@ import math
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
 from sidecar.errors import DefinitionError, Problem
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    _Twice = tuple[yaml.Node, yaml.Node, int]  # a key, the value that it takes the place of, the line of the first
-
+_Twice: TypeAlias = tuple[yaml.Node, yaml.Node, int]  # a key, the value that it replaces, the line of the first
 Location: TypeAlias = tuple[int | str, ...]  # of an entry in a file: its keys and indices from the top
 Place: TypeAlias = tuple[int, int]  # line and column, both from 1
 
 MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 100
+# What a file may have, and what it may come to when its aliases are written out: a few lines of aliases to aliases
+# stand for billions.
+MAX_VALUES = 100_000
+FAST = bool(getattr(yaml, "__with_libyaml__", False))
+_STARTS = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
+_VALUES = (yaml.ScalarEvent, yaml.AliasEvent, *_STARTS)
+_ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
+_MERGE = "tag:yaml.org,2002:merge"
+# Where libyaml reads a text otherwise than the pure scanner, or reads what that refuses.
+_QUIRKS = re.compile(r"[|>][-+0-9]*#")
 # What PyYAML's constructor raises for `!!bool x`, `!!int ''`, `!!timestamp x`, or a number of thousands of digits.
 CONSTRUCTOR_ERRORS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
 
@@ -39,25 +47,53 @@ class Document(NamedTuple):  # no dataclass: lists import this module, and datac
         """`file:line: message` for the value at a location such as `("limits", "timeout")`."""
         return Problem.at(self.path, self.place(location), message)
 
-    def line(self, location: Location) -> int:
-        """The line of a value; of the nearest thing around it, where the file does not have it."""
-        return self.place(location)[0]
-
     def place(self, location: Location) -> Place:
         """Line and column of an entry, that is of its key or its list item; of the nearest thing around it, where the
         file does not have it."""
-        return _entry_place(self.root, location)
+        node, place = self.root, (1, 1)
+        for part in location:
+            found = _child(node, part)
+            if found is None:
+                break
+            place, node = _start(found[0]), found[1]
+        return place
 
     def value_place(self, location: Location) -> Place:
         """Line and column at which the value itself begins: behind its key, behind an opening quote."""
-        return _value_place(self.root, self.text, location)
+        node = self._node(location)
+        if node is None:
+            return self.place(location)
+        line, column = _start(node)
+        if not isinstance(node, yaml.ScalarNode) or not node.style:
+            return line, column
+        return (line, column + 1) if node.style in "'\"" else (line + 1, _indent(node, self.text) + 1)
 
     def inside(self, location: Location, line: int, column: int) -> Place:
         """Where a line and column inside a text (both from 1) stand in the file.
 
         Exact in a block (`|`), in a plain text and in quotes on one line; elsewhere the place where the text begins.
         """
-        return _place_inside(self.root, self.text, location, line, column)
+        node = self._node(location)
+        first_line, first_column = self.value_place(location)
+        if not isinstance(node, yaml.ScalarNode):
+            return first_line, first_column
+        if node.style == "|":
+            return first_line + line - 1, first_column + column - 1
+        one_line = node.start_mark.line == node.end_mark.line
+        width = node.end_mark.column - node.start_mark.column - (2 if node.style else 0)
+        # A width other than the value's own: there are escapes, whose places only the scanner knew.
+        if node.style != ">" and one_line and width == len(node.value):
+            return first_line, first_column + column - 1
+        return first_line, first_column
+
+    def _node(self, location: Location) -> yaml.Node | None:
+        node = self.root
+        for part in location:
+            found = _child(node, part)
+            if found is None:
+                return None
+            node = found[1]
+        return node
 
 
 def load(path: str) -> Document:
@@ -76,7 +112,7 @@ def parse_pure(text: str, path: str) -> Document:
 
 
 def load_all(path: str) -> Document:
-    """As `load`, but keys that are there twice are `problems` of the document: what else is wrong can be told, too."""
+    """As `load`, but keys that are there twice are `problems` of the document, so that the rest can be checked, too."""
     return _parse(text_of(path), path)
 
 
@@ -133,9 +169,15 @@ def load_nodes(path: str) -> tuple[Any, yaml.Node | None]:
 
 
 def _nodes(loader: Any, path: str) -> tuple[yaml.Node | None, list[_Twice]]:
+    """The nodes of a document, and the keys that are there twice. Aliases that contain themselves, and aliases that
+    multiply, are refused."""
     root = _compose(loader)
+    problems: list[Problem] = []
     twice: list[_Twice] = []
-    _check(root, path, twice)
+    if root is not None and _size(root, {}, problems, path, twice) > MAX_VALUES:
+        problems.append(Problem.at(path, (1, 1), f"more than {MAX_VALUES} values when its aliases are written out"))
+    if problems:
+        raise DefinitionError(problems)
     return root, twice
 
 
@@ -153,7 +195,7 @@ def _document(loader: Any, text: str, path: str) -> Document:
 def text_of(path: str) -> str:
     """The text of a file that may be a definition: regular, UTF-8, at most a mebibyte."""
     try:
-        # O_NONBLOCK: a FIFO in the directory must not block whoever lists it.
+        # O_NONBLOCK: a FIFO in the directory must not block a list.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -168,16 +210,6 @@ def text_of(path: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DefinitionError([Problem.at(path, (line, 1), "not UTF-8")]) from None
-
-
-def _check(root: yaml.Node | None, path: str, twice: list[_Twice]) -> None:
-    """Refuse aliases that contain themselves, and aliases that multiply; note duplicate keys."""
-    problems: list[Problem] = []
-    if root is not None and _size(root, {}, problems, path, twice) > MAX_VALUES:
-        message = f"more than {MAX_VALUES} values when its aliases are written out"
-        problems.append(Problem.at(path, (1, 1), message))
-    if problems:
-        raise DefinitionError(problems)
 
 
 def _size(
@@ -228,26 +260,10 @@ def _duplicates(node: yaml.MappingNode) -> list[_Twice]:
 def _at_mark(error: yaml.MarkedYAMLError, path: str) -> DefinitionError:
     mark = error.problem_mark or error.context_mark
     place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    return DefinitionError([Problem.at(path, place, _reason(error))])
-
-
-def _reason(error: yaml.MarkedYAMLError) -> str:
+    reason = " ".join(", ".join(filter(None, (error.context, error.problem))).split()) or "not YAML"
     if error.problem and "'\\t'" in error.problem:
-        return "a tab cannot indent in YAML: write spaces"
-    parts = [part for part in (error.context, error.problem) if part]
-    return " ".join(", ".join(parts).split()) or "not YAML"
-
-
-MAX_DEPTH = 100
-# What a file may have, and what it may come to when its aliases are written out: a few lines of aliases to aliases
-# stand for billions.
-MAX_VALUES = 100_000
-FAST = bool(getattr(yaml, "__with_libyaml__", False))
-_STARTS = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
-_VALUES = (yaml.ScalarEvent, yaml.AliasEvent, *_STARTS)
-_ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
-# Where libyaml reads a text otherwise than the pure scanner, or reads what that refuses.
-_QUIRKS = re.compile(r"[|>][-+0-9]*#")
+        reason = "a tab cannot indent in YAML: write spaces"
+    return DefinitionError([Problem.at(path, place, reason)])
 
 
 class PureLoader(yaml.SafeLoader):
@@ -299,7 +315,10 @@ class ScannersDiffer(yaml.YAMLError):
 
 
 def _compose(loader: Any) -> yaml.Node | None:
-    """The one document of a stream as nodes; None where the stream is empty."""
+    """The one document of a stream as nodes; None where the stream is empty.
+
+    Without recursion: libyaml's own composer recurses in C, where half a megabyte of `- - - -` ends the process.
+    """
     loader.get_event()  # the stream's start
     if loader.check_event(yaml.StreamEndEvent):
         return None
@@ -402,7 +421,7 @@ def _new_node(loader: Any, event: Any, anchors: dict[str, yaml.Node]) -> yaml.No
 def _tag(loader: Any, event: Any, kind: type[yaml.Node], value: str | None) -> str:
     if event.tag is not None and not _is_pure(loader):
         raise ScannersDiffer
-    # The resolver says the same of a text in quotes, or one that begins as no other type does; it only takes longer.
+    # The resolver has the same answer for a text in quotes, or one that begins as no other type does, but is slower.
     if event.tag is None and value is not None and not (event.implicit[0] and value[:1] in _NOT_TEXT):
         return "tag:yaml.org,2002:str"
     return str(loader.resolve(kind, value, event.implicit) if event.tag in (None, "!") else event.tag)
@@ -410,57 +429,6 @@ def _tag(loader: Any, event: Any, kind: type[yaml.Node], value: str | None) -> s
 
 def _is_pure(loader: object) -> bool:
     return isinstance(loader, PureLoader)
-
-
-_MERGE = "tag:yaml.org,2002:merge"
-
-
-def _entry_place(root: yaml.Node | None, location: Location) -> Place:
-    """Where an entry begins: its key, or its list item; the nearest thing around it, where there is no such entry."""
-    node, place = root, (1, 1)
-    for part in location:
-        found = _child(node, part)
-        if found is None:
-            break
-        place, node = _start(found[0]), found[1]
-    return place
-
-
-def _value_place(root: yaml.Node | None, text: str, location: Location) -> Place:
-    """Where the value itself begins; the place of the nearest entry around it, where there is none."""
-    node = _node_at(root, location)
-    if node is None:
-        return _entry_place(root, location)
-    line, column = _start(node)
-    if not isinstance(node, yaml.ScalarNode) or not node.style:
-        return line, column
-    return (line, column + 1) if node.style in "'\"" else (line + 1, _indent(node, text) + 1)
-
-
-def _place_inside(root: yaml.Node | None, text: str, location: Location, line: int, column: int) -> Place:
-    """Where a line and column of a text's value stand in the file, as exactly as its style lets us know."""
-    node = _node_at(root, location)
-    first_line, first_column = _value_place(root, text, location)
-    if not isinstance(node, yaml.ScalarNode):
-        return first_line, first_column
-    if node.style == "|":
-        return first_line + line - 1, first_column + column - 1
-    one_line = node.start_mark.line == node.end_mark.line
-    width = node.end_mark.column - node.start_mark.column - (2 if node.style else 0)
-    # A width other than the value's own: there are escapes, and what stands where only the scanner knew.
-    if node.style != ">" and one_line and width == len(node.value):
-        return first_line, first_column + column - 1
-    return first_line, first_column
-
-
-def _node_at(root: yaml.Node | None, location: Location) -> yaml.Node | None:
-    node = root
-    for part in location:
-        found = _child(node, part)
-        if found is None:
-            return None
-        node = found[1]
-    return node
 
 
 def _child(node: yaml.Node | None, part: int | str) -> tuple[yaml.Node, yaml.Node] | None:
@@ -491,7 +459,7 @@ def _spaces(line: str) -> int:
 
 
 def json_only(value: Any) -> Any:
-    """The value with nothing in the place of what JSON cannot say, and without keys that are not text."""
+    """The value with null in place of what JSON does not have, and without keys that are not text."""
     if isinstance(value, dict):
         return {
             key: json_only(child) for key, child in value.items() if isinstance(key, str) and not _scalar_problem(key)
@@ -520,19 +488,13 @@ def not_json(value: object, location: Location = ()) -> Iterator[tuple[Location,
 
 def _scalar_problem(value: object) -> str | None:
     if isinstance(value, str):
-        return None if _is_encodable(value) else "half of a surrogate pair is no character"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "half of a surrogate pair is no character"
+        return None
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value} is not a number that JSON has"
     if value is None or isinstance(value, int):
         return None
     return f"a value of YAML's type {type(value).__name__} cannot be used here"
-
-
-def _is_encodable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,19 +1,17 @@
-"""What an agent definition is: which adapter, how it is called, what it asks of its caller, what limits it."""
+"""Agents: what a definition says of one, and what the journal and receipts keep of its process and its end."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationInfo, field_validator
 
 from sidecar.errors import InputError
 from sidecar.model import duration
+from sidecar.model.language import VariableName, Word, check_no_nul
 from sidecar.model.parameters import Parameter, bind, render_template, sole_template_name, template_names, unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 AdapterName = Literal["claude", "codex", "gemini", "command"]
 PromptVia = Literal["stdin", "argument"]
@@ -21,15 +19,6 @@ ADAPTER_NAMES: tuple[AdapterName, ...] = get_args(AdapterName)
 PROMPT = Parameter(name="prompt", description="What the agent is to do.", required=True)
 
 
-def _no_nul(text: object) -> object:
-    # execve would cut the word there or refuse it much later, with a message about something else.
-    if isinstance(text, str) and "\0" in text:
-        raise ValueError("a NUL byte cannot be passed to a program")
-    return text
-
-
-Word = Annotated[str, BeforeValidator(_no_nul)]
-VariableName = Annotated[str, Field(pattern=r"^[^=\x00]+$")]
 _Duration = Annotated[float, BeforeValidator(duration.seconds), Field(gt=0)]
 
 
@@ -107,7 +96,7 @@ class AgentDefinition(BaseModel):
         return _declared(self.parameters, self.prompt)
 
     def assign(self, name: str, given: Mapping[str, object]) -> Assignment:
-        """The agent with what its caller asks of it; InputError says everything that is wrong with that."""
+        """The agent with what its caller asks of it; InputError has everything that is wrong with that."""
         values = bind(self.declared, given, f"agent {name!r}")
         command = self.command
         if isinstance(command, str):
@@ -149,17 +138,14 @@ def _argv(value: object) -> tuple[str, ...]:
     for number, word in enumerate(value, 1):
         if not isinstance(word, str):
             raise ValueError(f"word {number} is not text; put it in quotes")
-        _no_nul(word)
+        check_no_nul(word)
     return tuple(value)
-
-
-# What a supervised process is to everyone else: how it is known, why it was ended, what became of it.
 
 
 EndReason = Literal[
     "abort", "timeout", "stall", "budget", "stage_gate", "redirect", "sibling_failed", "shutdown", "internal_error"
 ]
-# An agent that nobody asked to end has exited.
+# An agent that was not asked to end has exited.
 Reason = EndReason | Literal["exited"]
 Rung = Literal["exited", "stdin", "term", "kill"]
 RUNGS: tuple[Rung, ...] = ("exited", "stdin", "term", "kill")
@@ -172,7 +158,7 @@ class AgentRecord:
     agent_id: str
     run_id: str | None
     pid: int
-    started: float  # as the process table tells it; together with pid and boot_id it names one process for ever
+    started: float  # as the process table has it; together with pid and boot_id it names one process for ever
     boot_id: str
     marker: str
     tag: int
@@ -200,7 +186,7 @@ class AgentEnded:
     task_id: str | None
     pid: int | None
     reason: Reason
-    exit_code: int | None  # negative: the signal that ended it; None: nobody could tell
+    exit_code: int | None  # negative: the signal that ended it; None: it is not known
     rung: Rung
     duration_s: float
     tail: str

@@ -90,7 +90,8 @@ def _not_blank(value: str) -> str:
     return value
 
 
-def _for_a_program(value: str) -> str:
+def check_no_nul(value: str) -> str:
+    """The text; ValueError where execve would cut it, or refuse it with a message about something else."""
     if "\0" in value:
         raise ValueError("a NUL byte cannot be passed to a program")
     return value
@@ -98,10 +99,10 @@ def _for_a_program(value: str) -> str:
 
 def _command(value: object) -> str | tuple[str, ...]:
     if isinstance(value, str):
-        return _for_a_program(_not_blank(value))
+        return check_no_nul(_not_blank(value))
     if isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
         _not_blank(value[0])
-        return tuple(map(_for_a_program, value))
+        return tuple(map(check_no_nul, value))
     raise ValueError("has to be a text for the shell, or a list of texts: a program and its arguments")
 
 
@@ -177,7 +178,7 @@ Command: TypeAlias = Annotated[
 Path: TypeAlias = Annotated[
     str, AfterValidator(_writable), Field(json_schema_extra={"pattern": r"^(raw|state)[.\[][\s\S]"})
 ]
-Word: TypeAlias = Annotated[str, AfterValidator(_for_a_program)]
+Word: TypeAlias = Annotated[str, AfterValidator(check_no_nul)]
 VariableName: TypeAlias = Annotated[str, Field(pattern=VARIABLE_PATTERN)]
 Name: TypeAlias = Annotated[str, Field(pattern=NAME_PATTERN)]
 # A name that an expression can use as it is.

@@ -1,11 +1,12 @@
-"""Parameters: what a definition asks of its caller, and the check of what the caller gave."""
+"""Parameters: what a definition asks of its caller, the check of given values, and templates over them."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -18,10 +19,6 @@ from pydantic import (
 )
 
 from sidecar.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 Type = Literal["string", "number", "integer", "boolean", "array", "object"]
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
@@ -66,7 +63,7 @@ class Declaration(BaseModel):
 
     @property
     def is_required(self) -> bool:
-        """What the definition says; where it is silent, a parameter without a default is required."""
+        """As declared; else a parameter without a default is required."""
         return self.default is None if self.required is None else self.required
 
 
@@ -113,15 +110,12 @@ def bind(parameters: Sequence[Parameter], given: Mapping[str, object], subject: 
 
 
 def unknown(name: str, known: Iterable[str], noun: str) -> str:
-    """What to say of a name that is none of those known: the nearest of them, or all."""
+    """The message for a name that is not known: with the nearest name, or all of them."""
     names = sorted(known)
     near = get_close_matches(name, names, 1)
     if near:
         return f"unknown {noun} {name!r}; did you mean {near[0]!r}?"
     return f"unknown {noun} {name!r}; there is: {', '.join(names)}" if names else f"unknown {noun} {name!r}"
-
-
-# Prompt templates: `{{ name }}` stands for a parameter's value.
 
 
 _EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -34,13 +35,7 @@ from sidecar.model.language import (
     has_template,
 )
 from sidecar.model.parameters import Declaration, Parameter, Type
-from sidecar.model.steps import STEP_CLASSES, Loop, StepBase, Steps, branches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sidecar.model.steps import Step
-
+from sidecar.model.steps import STEP_CLASSES, Loop, Step, StepBase, Steps, branches
 
 FieldTypes: TypeAlias = dict[Identifier, Type]
 Location: TypeAlias = tuple[int | str, ...]  # of an entry in a file: its keys and indices from the top
@@ -231,20 +226,15 @@ class Workflow(StrictModel):
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Its inputs with their names, in the order of the file."""
-        return parameters(self.inputs)
+        return tuple(
+            Parameter(name=name, **{key: getattr(given, key) for key in given.model_fields_set})
+            for name, given in self.inputs.items()
+        )
 
     @property
     def raw_fields(self) -> frozenset[str]:
         """The fields of `raw` that it declares. Who includes it may give their values, as those of inputs."""
         return frozenset({*self.state_schema.raw, *self.default_state.raw})
-
-
-def parameters(inputs: dict[str, Input]) -> tuple[Parameter, ...]:
-    """Inputs as parameters, which know their names."""
-    return tuple(
-        Parameter(name=name, **{key: getattr(given, key) for key in given.model_fields_set})
-        for name, given in inputs.items()
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +402,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": DIALECT,
         "title": "sidecar workflow",
         "description": "A workflow of sidecar: what to do, over which state, and what to do when it fails.",
-        # `if` and not `anyOf`: a checker then tells what is wrong with the one that was meant.
+        # `if` and not `anyOf`: a checker then reports what is wrong with the one that was meant.
         "if": {"type": "object", "required": ["workflow"]},
         "then": wrapped,
         "else": reference,

@@ -97,4 +97,4 @@ def test_a_second_document_and_an_unknown_alias_are_problems_with_their_places()
 def test_merged_keys_are_taken_and_an_own_key_wins() -> None:
     document = yaml_format.parse("base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\n", "f.yaml")
     assert document.value["use"] == {"x": 1, "y": 3}
-    assert document.line(("use", "y")) == 4
+    assert document.place(("use", "y"))[0] == 4

@@ -25,10 +25,10 @@ def problems(text: str) -> tuple[str, ...]:
 def test_every_value_knows_its_line() -> None:
     document = yaml_format.parse("a: 1\nlimits:\n  timeout: 5\nlist:\n  - x\n  - y: 2\n", "f.yaml")
     assert document.value == {"a": 1, "limits": {"timeout": 5}, "list": ["x", {"y": 2}]}
-    assert document.line(()) == 1
-    assert document.line(("limits", "timeout")) == 3
-    assert document.line(("list", 1, "y")) == 6
-    assert document.line(("limits", "absent", "deeper")) == 2
+    assert document.place(())[0] == 1
+    assert document.place(("limits", "timeout"))[0] == 3
+    assert document.place(("list", 1, "y"))[0] == 6
+    assert document.place(("limits", "absent", "deeper"))[0] == 2
     assert document.problem(("list", 0), "wrong") == "f.yaml:5: wrong"
 
 
