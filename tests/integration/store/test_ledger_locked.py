@@ -32,7 +32,7 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def _ledger(database: Database, journal: Journal) -> Ledger:
-    run = cast("Run", SimpleNamespace(to_json=dict, states=SimpleNamespace(take_traces=list)))
+    run = cast("Run", SimpleNamespace(to_json=dict, states=SimpleNamespace(traces=[])))
     trail = Transformations(database)
     return Ledger(
         database,
