@@ -27,7 +27,7 @@ class ExpressionError(SidecarError):
     """An expression cannot be read, or failed, or gave something that is not data.
 
     `kind` is `syntax`, `runtime`, `time`, `memory`, `stack` or `value`; `message` is without the place; `line` and
-    `column` count from 1 inside the expression, None where nobody knows.
+    `column` count from 1 inside the expression, None where unknown.
     """
 
     def __init__(self, message: str, *, kind: str, line: int | None = None, column: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the texts of a definition come to at one place of a run: its templates, conditions, paths and commands."""
+"""Evaluates the texts of a definition at one place of a run: templates, conditions, durations, paths, commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UUIDS = 32  # different ones for one expression
 
 
 class Texts:
-    """Every text of a run's definitions, read once."""
+    """Compiles the texts of a run's definitions, each once."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -58,7 +58,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One place of a run: the state that expressions see there, and the names that loops and tasks add."""
+    """The values visible at one place of a run: the state, and the names that loops and tasks add."""
 
     texts: Texts
     world: World
@@ -76,7 +76,7 @@ class View:
         return self.world.run(program, names)
 
     def value(self, given: Any) -> Any:
-        """A value of the definition with every template in it filled in. A lone `{{ }}` yields its typed value."""
+        """A value of the definition with every template in it rendered. A lone `{{ }}` yields its typed value."""
         if isinstance(given, str):
             return self.texts.value(given).render(self.run) if has_template(given) else given
         if isinstance(given, dict):
@@ -86,11 +86,11 @@ class View:
         return given
 
     def text(self, given: str) -> str:
-        """A text of the definition, whatever its templates yield."""
+        """A text of the definition with its templates rendered."""
         return template.as_text(self.value(given))
 
     def truth(self, condition: str | bool) -> bool:
-        """Whether a condition holds: `{{ }}` around it or not."""
+        """Whether a condition holds, with or without `{{ }}` around it."""
         if isinstance(condition, bool):
             return condition
         if has_template(condition):
@@ -105,16 +105,16 @@ class View:
         return given
 
     def command(self, command: str | tuple[str, ...]) -> PreparedCommand:
-        """A command in which the shell reads no value as code."""
+        """A command with its values in the environment, where the shell reads none of them as code."""
         return self.texts.command(command).prepare(self.run)
 
     def path(self, text: str) -> paths.Path:
-        """Where a write goes."""
+        """The path of a write."""
         resolved: paths.Path = self.texts.path(text).resolve(self.run)
         return resolved
 
     def writes(self, updates: Sequence[Update]) -> list[Write]:
-        """Writes of a step; without a value of its own it is the step's `result`."""
+        """The writes of a step; an update without a value writes `result`."""
         return [self._write(update) for update in updates]
 
     def _write(self, update: Update) -> Write:
@@ -129,11 +129,8 @@ def _clock() -> dict[str, object]:
     return {"now": Returns((moment,)), "uuid": Returns(tuple(str(uuids.uuid4()) for _ in range(_UUIDS)))}
 
 
-# Durations of a definition where a run needs them: templates filled in, and an error that says which key is wrong.
-
-
 def positive_s(view: View, given: float | str | None, key: str) -> float | None:
-    """A duration longer than nothing, in seconds; None where there is none, or a template yields null."""
+    """A duration above 0, in seconds; None where there is none, or a template yields null. StepFailed names the key."""
     found = duration_s(view, given, key)
     if found == 0:
         raise StepFailed(f"{key} has to be longer than nothing")
@@ -141,7 +138,7 @@ def positive_s(view: View, given: float | str | None, key: str) -> float | None:
 
 
 def duration_s(view: View, given: float | str | None, key: str) -> float | None:
-    """A duration in seconds, which may be 0; None where there is none, or a template yields null."""
+    """The same for a duration that may be 0."""
     try:
         return view.seconds(given)
     except ValueError as error:

@@ -130,19 +130,19 @@ def _add_failure_threads(threads: dict[str, Thread], thread: Thread | None) -> N
 
 
 def _outcome(run: Run, thread: Thread, recorded: list[Any]) -> Outcome:
-    word, *rest = recorded
-    if word == "answer":
+    kind, *rest = recorded
+    if kind == "answer":
         return Answer(rest[0])
-    if word == "completed":
+    if kind == "completed":
         return Completed()
-    if word == "left":
+    if kind == "left":
         run.leave_included(thread)
         return Completed()
-    if word == "failed":
+    if kind == "failed":
         return ActionFailed(rest[0])
-    if word == "failed_around":
+    if kind == "failed_around":
         return EnclosingStepFailed(rest[1], rest[0])
-    assert word == "included"
+    assert kind == "included"
     record, inputs, name, fields = rest
     includer = run.states[thread.here].definition
     definition = restore(record) if record else includer.components[name]
@@ -150,7 +150,7 @@ def _outcome(run: Run, thread: Thread, recorded: list[Any]) -> Outcome:
 
 
 def pass_boundaries(thread: Thread) -> None:
-    """Past what is never journalled: something came after it, so it was passed."""
+    """Pass the boundaries and delays, which are not journalled: a later event shows that they were passed."""
     while isinstance(thread.cursor.action, Boundary | Delay):
         waited = isinstance(thread.cursor.action, Delay)
         thread.cursor = thread.cursor.after(Completed() if waited else Passed())
@@ -172,7 +172,7 @@ def refuse(main: Thread, completed: Collection[str]) -> None:
 
 
 def _ahead(thread: Thread) -> Iterator[tuple[str, str]]:
-    """The steps behind those that a thread stands in, with the keys that they will have."""
+    """The steps after those that a thread is in, with the keys that they will have."""
     state = thread.cursor.state
     for level, frame in enumerate(state.frames):
         for place in range(frame.place + 1, len(frame.steps)):

@@ -25,11 +25,14 @@ from sidecar.state.world import World
 Path = tuple[str, ...]  # the `include_workflow` steps that lead to a workflow; () is the run's own
 CLEANUP = "cleanup"  # the failure steps of a task
 ON_FAILURE = "on_failure"  # those of a workflow; with a level, of an included one
+# The fields of a run and of a thread that a checkpoint has as they are.
+_TEXTS = ("additions", "redirects", "answers", "pending_feedback")
+_PLAIN = ("key", "task_id", "names", "is_failure_thread", "error", "failure_count", "reported")
 
 
 @dataclass(slots=True)
 class Counters:
-    """What the run's limits count, across all its starts."""
+    """What the run's limits count, across all its executions."""
 
     duration_s: float = 0.0
     cost_usd: float = 0.0
@@ -56,13 +59,13 @@ class Run:
 
     @classmethod
     def begin(cls, definition: Definition, inputs: Mapping[str, Any], script: Script) -> Run:
-        """Before the first step."""
+        """A run before its first step."""
         states = WorkflowStates(script)
         states.begin((), definition, inputs)
         return cls(definition, states, Thread("", None, Cursor.start(StepList.of_workflow(definition.workflow))))
 
     def restart(self, inputs: Mapping[str, Any]) -> None:
-        """From the start again (`retry_workflow`), with everything that was counted still counted."""
+        """Go back to the first step (`retry_workflow`); the counters go on."""
         self.counters.tasks_iterations += self.main.cursor.iterations
         self.counters.tasks_transitions += self.main.cursor.transitions
         self.counters.round += 1
@@ -239,15 +242,12 @@ class Run:
             "states": self.states.to_json(),
             "counters": asdict(self.counters),
             "included": by_name,
-            "additions": self.additions,
-            "redirects": self.redirects,
-            "answers": self.answers,
-            "pending_feedback": self.pending_feedback,
+            **{name: getattr(self, name) for name in _TEXTS},
         }
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], definition: Definition, script: Script) -> Run:
-        """As `to_json` left it. DefinitionChanged where the definition is another and the run does not fit into it."""
+        """Restore a run from what `to_json` returned. DefinitionChanged where it does not fit into the definition."""
         states = WorkflowStates(script)
         included = {tuple(json.loads(path)): restore(record) for path, record in data["included"].items()}
         definitions: dict[Path, Definition] = {}
@@ -257,20 +257,17 @@ class Run:
             if path:
                 definitions[path] = found
             states.restore(path, found, content)
-        run = cls(definition, states, Thread("", None, Cursor.start(StepList(()))), Counters(**data["counters"]))
-        run.definitions = definitions
-        run.additions = dict(data["additions"])
-        run.redirects = list(data["redirects"])
-        run.answers = dict(data["answers"])
-        run.pending_feedback = list(data["pending_feedback"])
+        main = Thread("", None, Cursor.start(StepList(())))
+        texts = {name: data[name] for name in _TEXTS}
+        run = cls(definition, states, main, Counters(**data["counters"]), definitions, **texts)
         run.main = run._restored(data["thread"], None)
         return run
 
     def _restored(self, data: Mapping[str, Any], parent: Thread | None, steps: Steps | None = None) -> Thread:
-        """`steps`: where they are not the run's own or a task's."""
+        """`steps`: those of a failure thread."""
         path = tuple(data["path"])
 
-        def part_at(inner: Path) -> StepList:
+        def steps_at(inner: Path) -> StepList:
             if inner:
                 found = state_path_of(path, data["key"], inner)
                 return StepList.of_workflow(self.states[found].definition.workflow)
@@ -283,19 +280,9 @@ class Run:
                 raise DefinitionChanged(f"the task {data['task']!r}, in which the run stands, is gone")
             return StepList(tasks[data["task"]].steps)
 
-        thread = Thread(
-            data["key"],
-            data["task_id"],
-            Cursor.restore(data["cursor"], part_at),
-            path=path,
-            names=data["names"],
-            parent=parent,
-            place=tuple(data["place"]) if data["place"] else None,
-            reported=data["reported"],
-            is_failure_thread=data["is_failure_thread"],
-            error=data["error"],
-            failure_count=data["failure_count"],
-        )
+        cursor, place = Cursor.restore(data["cursor"], steps_at), tuple(data["place"]) if data["place"] else None
+        plain = {name: data[name] for name in _PLAIN}
+        thread = Thread(cursor=cursor, path=path, parent=parent, place=place, **plain)
         thread.task_attempts = {(batch, index): count for batch, index, count in data["task_attempts"]}
         for inner in data["children"]:
             child = self._restored(inner, thread)
@@ -313,16 +300,16 @@ class Run:
 
 
 def included_path(thread: Thread) -> Path:
-    """Where the state is of what the current step includes."""
+    """The path of the state of the workflow that the current step includes."""
     frames = thread.cursor.state
     return thread.state_path((*frames.path(len(frames.frames) - 1), thread.cursor.steps[-1]))
 
 
 def back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: bool, past_failure: bool) -> None:
-    """Each thread to its last boundary, with what is done still done; where it is wanted, past the step that failed.
+    """Move each thread to its last boundary for a resume; with `past_failure`, past the step that failed.
 
-    `interrupted`: in the middle of something. A failure that the run was about to end with, it still ends with, and
-    the steps for it go on where they were; else they are done, and another failure has its own.
+    `interrupted`: the run did not end, but lost its owner. Where it was about to end with a failure it still does, and
+    its failure steps continue; else these are done, and another failure starts its own.
     """
     fails = main.cursor.state.ending is not None and main.cursor.state.ending.status == "failed"
     if not interrupted:
@@ -330,12 +317,11 @@ def back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: boo
     for thread in main.walk_all():
         if thread is main and fails and interrupted:
             continue
-        # A failure that is still being judged goes on, and so does a task's whose batch does not know of it yet: the
-        # attempt is over, and another would be one too many.
-        untold = (
-            (thread.parent is not None or thread.is_failure_thread) and thread.cursor.is_over and not thread.reported
-        )
-        if thread.cursor.state.failure is None and not untold:
+        # An attempt that is over is not repeated: a failure that the cursor still decides about, or a task that is over
+        # and was not reported to its batch.
+        unreported = thread.cursor.is_over and not thread.reported
+        is_main = thread.parent is None and not thread.is_failure_thread
+        if thread.cursor.state.failure is None and (is_main or not unreported):
             thread.cursor = thread.cursor.resumed(reset_error_counts=reset_error_counts)
             thread.failure_threads = thread.failure_threads if thread is main or not thread.reported else {}
             thread.reported = False
@@ -348,17 +334,11 @@ def back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: boo
 
 def _thread_json(thread: Thread) -> dict[str, Any]:
     return {
-        "key": thread.key,
-        "task_id": thread.task_id,
+        **{name: getattr(thread, name) for name in _PLAIN},
         "task": thread.task,
         "cursor": thread.cursor.to_json(),
         "path": list(thread.path),
-        "names": thread.names,
         "place": list(thread.place) if thread.place else None,
-        "reported": thread.reported,
-        "is_failure_thread": thread.is_failure_thread,
-        "error": thread.error,
-        "failure_count": thread.failure_count,
         "failure_threads": [[handler, _thread_json(each)] for handler, each in thread.failure_threads.items()],
         "pending_failure_steps": [_thread_json(each) for each in thread.pending_failure_steps],
         "task_attempts": [[*place, count] for place, count in thread.task_attempts.items()],
@@ -409,18 +389,18 @@ class Thread:
         return Scope(self.state_path(scope.path), names)
 
     def state_path(self, inner: Path) -> Path:
-        """Where the state is that a path of the cursor leads to."""
+        """The path of the state that a path of the cursor leads to."""
         return state_path_of(self.path, self.key, inner)
 
     @property
     def here(self) -> Path:
-        """Where the state of the current step is."""
+        """The path of the state of the current step."""
         frames = self.cursor.state
         return self.state_path(frames.path(len(frames.frames) - 1))
 
     @property
     def task(self) -> str | None:
-        """The name of the task that it does, while its batch is there."""
+        """The name of its task, while its batch is there."""
         if self.parent is None or self.place is None:
             return None
         return self.parent.cursor.state.batches[self.place[0]].step.sub_agent_task
@@ -445,20 +425,20 @@ class Thread:
                 yield from failure.walk_all()
 
     def step_key(self, state: State | None = None) -> str:
-        """What tells this execution of the current step from every other of the run: ids, iterations, attempts.
+        """The key of this execution of the current step, unique in the run: ids, iterations, attempts.
 
-        `state`: where the thread stood, in place of where it stands.
+        `state`: the key of the step at which the cursor had this state.
         """
-        words = []
+        parts = [self.key] if self.key else []
         frames = (state or self.cursor.state).frames
         for frame in frames:
-            word = frame.step.id
-            if frame is not frames[-1] and isinstance(frame.step, Loop):
-                word += f"[{frame.index}]"
-            elif frame is not frames[-1] and isinstance(frame.step, IncludeWorkflow) and frame.failures:
-                word += f"~{frame.failures + 1}"
-            words.append(word)
-        return "/".join([self.key, *words] if self.key else words)
+            step, part = frame.step, frame.step.id
+            if frame is not frames[-1] and isinstance(step, Loop):
+                part += f"[{frame.index}]"
+            elif frame is not frames[-1] and isinstance(step, IncludeWorkflow) and frame.failures:
+                part += f"~{frame.failures + 1}"
+            parts.append(part)
+        return "/".join(parts)
 
 
 def state_path_of(path: Path, key: str, inner: Path) -> Path:
@@ -470,13 +450,13 @@ def state_path_of(path: Path, key: str, inner: Path) -> Path:
 
 def task_id(parent: Thread, action: Parallel, index: int) -> str:
     """The id by which a task's agent asks for its steps. The id of a task inside another begins with that one's."""
-    word = f"{action.step.id}.{index}"
+    name = f"{action.step.id}.{index}"
     if action.batch and "loop" in action.scope.names and not action.step.wait_for_all:
-        word += f"#{action.batch}"  # the one of an earlier iteration may still be in an agent's hands
-    return f"{parent.task_id}/{word}" if parent.task_id else word
+        name += f"#{action.batch}"  # the task of an earlier iteration may still be handed out
+    return f"{parent.task_id}/{name}" if parent.task_id else name
 
 
-# What the engine keeps in `raw` for those who declare it, and what it begins with.
+# The fields that the engine itself writes in the `raw` of workflows that declare them, with their first values.
 _ENGINE_FIELDS: dict[str, Any] = {
     "steps_completed": [],
     "steps_failed": [],
@@ -487,7 +467,7 @@ _ENGINE_FIELDS: dict[str, Any] = {
 
 
 class WorkflowState:
-    """One workflow's state, with what its expressions see besides: inputs, feedback, what it included."""
+    """One workflow's state, and what else its expressions see: inputs, feedback, included workflows."""
 
     def __init__(self, definition: Definition, inputs: Mapping[str, Any], texts: Texts, state: Reactive) -> None:
         self.definition = definition
@@ -502,25 +482,25 @@ class WorkflowState:
         self.set_feedback(None)
 
     def view(self, names: Mapping[str, Any]) -> View:
-        """A place in this workflow, with the names that loops and tasks add."""
+        """The values at a place in this workflow. `names`: those that loops and tasks add."""
         return View(self._texts, self.state.world, names)
 
     def update(self, writes: Sequence[Write]) -> UpdateResult:
-        """A transaction of the state."""
+        """Write into the state, in one transaction."""
         return self.state.update(writes)
 
     def include(self, step_id: str, flattened: dict[str, Any]) -> None:
-        """What an included workflow left can be read under the id of the step that included it."""
+        """Make the final state of an included workflow readable under the id of the step that included it."""
         self.included[step_id] = flattened
         self.state.world.set(step_id, flattened)
 
     def set_feedback(self, feedback: str | None) -> None:
-        """What `resume` brought."""
+        """Set the feedback that a resume was given."""
         self.feedback = feedback
         self.state.world.set("feedback", feedback)
 
     def to_json(self) -> dict[str, Any]:
-        """What is needed to begin again from here."""
+        """All of it, as `WorkflowStates.restore` takes it."""
         return {
             "inputs": self.inputs,
             "raw": self.state.raw,
@@ -550,8 +530,8 @@ class WorkflowStates:
     def begin(
         self, path: Path, definition: Definition, inputs: Mapping[str, Any], raw_given: Mapping[str, Any] | None = None
     ) -> WorkflowState:
-        """A state as its workflow declares it. ExpressionError where a default cannot be computed. `raw_given`: what an
-        includer sets, in place of the defaults."""
+        """Start a state with its workflow's defaults; ExpressionError where one cannot be evaluated. `raw_given`: what
+        an includer sets, in place of the defaults."""
         workflow = definition.workflow
         world = World(self._script)
         try:
@@ -571,7 +551,7 @@ class WorkflowStates:
         return state
 
     def restore(self, path: Path, definition: Definition, data: Mapping[str, Any]) -> WorkflowState:
-        """A state as `to_json` left it."""
+        """Restore a state from what `to_json` returned."""
         state = self._add(path, definition, data)
         for step_id, flattened in data["included"].items():
             state.include(step_id, flattened)
@@ -580,7 +560,7 @@ class WorkflowStates:
         return state
 
     def set_feedback(self, feedback: str | None) -> None:
-        """What `resume` brought, for the run's workflow and for what it includes, now or later."""
+        """Set the feedback that a resume was given, for the run's workflow and all that it includes, now or later."""
         self._feedback = feedback
         for state in self._states.values():
             state.set_feedback(feedback)
@@ -591,12 +571,12 @@ class WorkflowStates:
         return taken
 
     def leave(self, path: Path) -> None:
-        """An included workflow is done."""
+        """Remove the state of an included workflow, and those inside it."""
         for inner in [known for known in self._states if known[: len(path)] == path]:
             self._states.pop(inner).state.close()
 
     def close(self) -> None:
-        """Let the evaluator forget them all."""
+        """Remove all states from the evaluator."""
         self.leave(())
 
     def to_json(self) -> list[list[Any]]:
