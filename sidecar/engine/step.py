@@ -186,23 +186,46 @@ class StepRunner:
         """Fail the current step, or with `level` the step of that frame, which the current one is in: the cursor
         decides whether it is tried again, and what follows."""
         error = self.services.mask.masked_value(error)  # an outside agent may have worded it
-        before, given = thread.cursor, error
-        error = _typed(error)
-        at = len(before.state.frames) - 1 if level is None else level
-        key, path = thread.step_key(before.state.trimmed(at + 1)), thread.state_path(before.state.path(at))
-        failed = ActionFailed(error) if level is None else EnclosingStepFailed(at, error)
-        after, evaluated = self._decided(thread, before.after(failed))
+        before, typed, at = thread.cursor, _typed(error), level
+        outcome: list[Any] = ["failed", typed]
+        if at is None:
+            at, after = len(before.state.frames) - 1, before.after(ActionFailed(typed))
+        else:
+            outcome, after = ["failed_around", typed, at], before.after(EnclosingStepFailed(at, typed))
+        thread.error = typed
+        key = self._fail(thread, step, typed, before=before, level=at, after=after, outcome=outcome)
+        if attempt is not None:
+            self._ledger.fail(key, attempt, error)
+
+    def _fail(
+        self,
+        thread: Thread,
+        step: StepBase,
+        error: Error,
+        *,
+        before: Cursor,
+        level: int,
+        after: Cursor,
+        outcome: Any = None,
+    ) -> str:
+        """`before`, `level`: where the step was; `after`: the cursor that has its failure; `outcome`: for a replay.
+        Returns the key of the step."""
+        key = thread.step_key(before.state.trimmed(level + 1))
+        after, evaluated = self._decided(thread, after)
         again = _is_tried_again(before, after)
-        self._write_failure(path, step, error, again=again, key=key)
-        outcome = ["failed", error] if level is None else ["failed_around", error, at]
-        facts = {**_facts(thread, step, key), "error": error, "will_retry": again}
-        self._ledger.record(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=outcome)
+        path = thread.state_path(before.state.path(level))
+        state = self._run.states[path]
+        with self.attempt(step) as tried:
+            self.write(path, state, _failure_writes(state, step.id, error, again=again))
+        self._warn_not_written(tried, key)
+        data = {**_facts(thread, step, key), "error": error, "will_retry": again}
+        if outcome is not None:
+            data = {"thread": thread.key, **data, "outcome": outcome}
+        self._ledger.record(kinds.STEP_FAILED, **data)
         for each in evaluated:
             self._ledger.record(kinds.EVALUATED, **each)
-        thread.error = error
         self._run.move(thread, after)
-        if attempt is not None:
-            self._ledger.fail(key, attempt, given)
+        return key
 
     def apply_error_update(self, thread: Thread, action: ApplyErrorUpdate) -> None:
         """Write what a failed step leaves in the state: its `error_state_update`, and its fallback value."""
@@ -238,22 +261,16 @@ class StepRunner:
     def end_tasks(self, thread: Thread, step: StepBase, before: Cursor, error: Error | None) -> None:
         """Complete or fail a `parallel_foreach` whose tasks are over. `before`: the cursor when it stood at the step;
         the thread's cursor has moved on already."""
-        key, path = thread.step_key(before.state), thread.state_path(before.state.path(len(before.state.frames) - 1))
-        if error is None:
-            state = self._run.states[path]
-            with self.attempt(step) as tried:
-                self.write(path, state, _completion_writes(state, step.id))
-            self._warn_not_written(tried, key)
-            self._ledger.record(kinds.STEP_COMPLETED, **_facts(thread, step, key))
+        key, level = thread.step_key(before.state), len(before.state.frames) - 1
+        if error is not None:
+            self._fail(thread, step, _typed(error), before=before, level=level, after=thread.cursor)
             return
-        error = _typed(error)
-        after, evaluated = self._decided(thread, thread.cursor)
-        self._run.move(thread, after)
-        again = _is_tried_again(before, after)
-        self._write_failure(path, step, error, again=again, key=key)
-        self._ledger.record(kinds.STEP_FAILED, **_facts(thread, step, key), error=error, will_retry=again)
-        for each in evaluated:
-            self._ledger.record(kinds.EVALUATED, **each)
+        path = thread.state_path(before.state.path(level))
+        state = self._run.states[path]
+        with self.attempt(step) as tried:
+            self.write(path, state, _completion_writes(state, step.id))
+        self._warn_not_written(tried, key)
+        self._ledger.record(kinds.STEP_COMPLETED, **_facts(thread, step, key))
 
     # --- errors
 
@@ -306,12 +323,6 @@ class StepRunner:
     def view(self, thread: Thread, scope: Scope) -> View:
         """The values that an expression of a thread's step sees."""
         return self._run.place(thread, scope)[2]
-
-    def _write_failure(self, path: Path, step: StepBase, error: Error, *, again: bool, key: str) -> None:
-        state = self._run.states[path]
-        with self.attempt(step) as tried:
-            self.write(path, state, _failure_writes(state, step.id, error, again=again))
-        self._warn_not_written(tried, key)
 
     def _warn_not_written(self, tried: Attempt, key: str) -> None:
         """Engine fields that cannot be written change nothing about the step: a computed field may have failed."""
