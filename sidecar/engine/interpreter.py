@@ -202,10 +202,9 @@ class Interpreter:
     def _enter_included(self, thread: Thread, action: Include) -> None:
         """Find the workflow, bind its inputs, start its state."""
         step, key = action.step, thread.step_key()
-        scope = thread.scope(action.scope)
-        includer = self.run.states[scope.path].definition
+        _, state, view = self.run.place(thread, action.scope)
+        includer = state.definition
         with self.steps.attempt(step) as tried:
-            view = self.steps.view(thread, action.scope)
             given = view.value(step.inputs)
             definition = workflows.included(self.steps.services.root, includer, step.workflow)
             inputs, fields = _bound(definition.workflow, given, f"workflow {step.workflow!r}")

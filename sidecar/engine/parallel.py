@@ -173,16 +173,15 @@ class Batches:
     def create(self, thread: Thread, action: Parallel, index: int, *, handed_out: bool) -> Thread:
         """The thread of a task: the one it has where it was interrupted, else a new one, which is journalled."""
         known = thread.children.get((action.batch, index))
-        task = self._run.states[thread.state_path(action.scope.path)].definition.tasks[action.step.sub_agent_task]
+        state = self._run.states[thread.state_path(action.scope.path)]
+        task = state.definition.tasks[action.step.sub_agent_task]
         if known is not None and not known.reported:  # else it failed, and its step is tried again
             began = known.cursor.transitions or known.cursor.iterations or known.cursor.is_over
             if began or known.names.keys() >= task.inputs.keys():  # else they could not be computed, and now may
                 known.handed_out = handed_out
                 return known
-        scope, names = thread.scope(action.scope), self._names(thread, action, index)
-        child = self._started(
-            thread, action, index, names | self._run.states[scope.path].view(names).value(task.inputs)
-        )
+        names = self._names(thread, action, index)
+        child = self._started(thread, action, index, names | state.view(names).value(task.inputs))
         child.handed_out = handed_out
         return child
 
@@ -282,10 +281,9 @@ class Batches:
     def _of(self, thread: Thread) -> list[_Running]:
         return [running for running in self._running.values() if running.child.parent is thread]
 
-    @staticmethod
-    def _names(thread: Thread, action: Parallel, index: int) -> dict[str, Any]:
+    def _names(self, thread: Thread, action: Parallel, index: int) -> dict[str, Any]:
         """What a task sees besides its inputs."""
-        return {**thread.scope(action.scope).names, "item": action.items[index], "index": index}
+        return {**self._run.place(thread, action.scope)[2].names, "item": action.items[index], "index": index}
 
     def _started(self, thread: Thread, action: Parallel, index: int, names: dict[str, Any]) -> Thread:
         child = self._run.start_task(thread, action, index, names)

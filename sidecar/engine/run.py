@@ -212,7 +212,9 @@ class Run:
 
     def place(self, thread: Thread, scope: Scope) -> tuple[Path, WorkflowState, View]:
         """The state that a scope of a thread's cursor is in, its path, and what an expression sees there."""
-        path, names = thread.state_path(scope.path), scope.names if scope.path else {**thread.names, **scope.names}
+        path = thread.state_path(scope.path)
+        # What is included sees nothing of the task around it.
+        names = scope.names if scope.path else {**thread.names, **scope.names}
         state = self.states[path]
         return path, state, state.view(names)
 
@@ -382,11 +384,6 @@ class Thread:
     children: dict[tuple[int, int], Thread] = field(default_factory=dict)
     task_attempts: dict[tuple[int, int], int] = field(default_factory=dict)  # by batch and index
     lock: anyio.Lock = field(default_factory=anyio.Lock)
-
-    def scope(self, scope: Scope) -> Scope:
-        """A scope of the cursor, seen from the run. What is included sees nothing of the task around it."""
-        names = scope.names if scope.path else {**self.names, **scope.names}
-        return Scope(self.state_path(scope.path), names)
 
     def state_path(self, inner: Path) -> Path:
         """The path of the state that a path of the cursor leads to."""
