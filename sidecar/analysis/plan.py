@@ -24,7 +24,7 @@ from sidecar.engine.run import WorkflowStates
 from sidecar.engine.step import needs_agent, of_task
 from sidecar.errors import SidecarError
 from sidecar.model import duration
-from sidecar.model import steps as kinds
+from sidecar.model import steps as step_types
 from sidecar.model.language import has_template
 from sidecar.model.parameters import bind
 from sidecar.model.steps import Step, Steps, Update, branches
@@ -60,7 +60,7 @@ class PlanStep:
     branch: str | None
     estimated_sub_agents: int | None  # of a `parallel_foreach`, where it is known
     problems: tuple[str, ...]  # what it would fail with
-    plan: Plan | None  # of the workflow that it includes
+    plan: RunPlan | None  # of the workflow that it includes
 
     def to_json(self) -> dict[str, Any]:
         """The step in the result of `workflow_explain_plan`."""
@@ -71,7 +71,7 @@ class PlanStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """What a run would do."""
 
     workflow: str
@@ -108,14 +108,16 @@ class Plan:
                 yield from step.plan._step_lines(own + _INDENT)
 
 
-def explain(definition: Definition, inputs: Mapping[str, Any], script: Script, root: str, settings: Settings) -> Plan:
+def explain(
+    definition: Definition, inputs: Mapping[str, Any], script: Script, root: str, settings: Settings
+) -> RunPlan:
     """The plan of a run. InputError where the inputs do not fit, ExpressionError where the run could not begin."""
     parameters = definition.workflow.parameters
     # Inputs that were bound before have null for the optional ones that were not given.
     optional = {one.name for one in parameters if not one.is_required}
     given = {name: value for name, value in inputs.items() if value is not None or name not in optional}
     values = bind(parameters, given, f"workflow {definition.name!r}")
-    return _Walk(definition, _Shared(script, root, settings.default_agent), ()).plan(values, {})
+    return _Planner(definition, _Shared(script, root, settings.default_agent), ()).plan(values, {})
 
 
 def _shown(value: object) -> str:
@@ -124,12 +126,12 @@ def _shown(value: object) -> str:
     return one_line(str(value) if is_open else json.dumps(value, ensure_ascii=False), 60)
 
 
-# --- what is known of a step
+# --- the values of one step
 
 
 @dataclass(slots=True)
-class _Account:
-    """What is found out about one step: the values of its texts, and what it would fail with."""
+class _Values:
+    """Evaluates the texts of one step, and collects what it would fail with."""
 
     constants: Constants
     hidden: frozenset[str]  # names that loops and tasks around it give
@@ -137,23 +139,23 @@ class _Account:
     sub_agents: int | None = None
 
     def value(self, given: Any) -> tuple[Any, bool]:
-        """A value of the definition with all that is known filled in, and whether that is all of it."""
+        """A value of the definition with its constant expressions evaluated, and whether these are all."""
         return self.constants.value(given, self.hidden, self.problems)
 
     def text(self, given: str) -> str:
-        """A text of the definition, whatever its templates yield."""
+        """A text of the definition with its constant expressions evaluated."""
         return as_text(self.value(given)[0])
 
     def truth(self, condition: str | bool) -> bool | None:
         """Whether a condition holds; None where only the run knows."""
-        value, known = self.value(as_template(condition) if isinstance(condition, str) else condition)
-        return truthy(value) if known else None
+        value, is_known = self.value(as_template(condition) if isinstance(condition, str) else condition)
+        return truthy(value) if is_known else None
 
     def length(self, given: float | str | None) -> tuple[str, float | None]:
         """A duration as text, and in seconds where it is known."""
-        value, known = self.value(given)
+        value, is_known = self.value(given)
         try:
-            seconds_s = duration.seconds(value) if known and isinstance(given, str) else value if known else None
+            seconds_s = duration.seconds(value) if is_known and isinstance(given, str) else value if is_known else None
         except ValueError as error:
             self.problems.append(str(error))
             seconds_s = None
@@ -161,13 +163,10 @@ class _Account:
 
     def accepted(self, step: Step, key: FieldName, given: Any) -> tuple[Any, bool]:
         """A value that the run checks when it enters the step; not known where the run would refuse it."""
-        value, known = self.value(given)
+        value, is_known = self.value(given)
         try:
-            return (
-                (moves.checked_answer(step, key, value), True)
-                if known or isinstance(given, list | tuple)
-                else (given, False)
-            )
+            if is_known or isinstance(given, list | tuple):
+                return moves.checked_answer(step, key, value), True
         except ValueError as error:
             self.problems.append(str(error))
         return given, False
@@ -187,13 +186,13 @@ class _Account:
             return given if isinstance(given, str) else " ".join(given), []
 
 
-# --- the way through the steps
+# --- from step to step
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
-    """Where a step stands. `hidden`: names that loops and tasks give; `beside`: the ids of the steps in loops and tasks
-    around it, which may run before it."""
+class _Position:
+    """The position of a step. `hidden`: names that loops and tasks give; `beside`: the ids of the steps in loops and
+    tasks around it, which may run before it."""
 
     hidden: frozenset[str] = frozenset()
     inside: tuple[str, ...] = ()
@@ -203,16 +202,18 @@ class _Where:
     tasks: tuple[str, ...] = ()
     task_agent: str | None = None
 
-    def into(self, step: Step, branch: str, *conditions: str, hide: Iterable[str] = (), repeat: Steps = ()) -> _Where:
+    def into(
+        self, step: Step, branch: str, *conditions: str, hide: Iterable[str] = (), repeat: Steps = ()
+    ) -> _Position:
         inside, conditions = (*self.inside, step.id), (*self.conditions, *conditions)
         hidden, beside = self.hidden.union(hide), self.beside.union(_ids(repeat))
         return replace(self, hidden=hidden, inside=inside, branch=branch, conditions=conditions, beside=beside)
 
 
 @dataclass(frozen=True, slots=True)
-class _After:
-    """What comes after a step. `ends`: the ways that it may go (on, break, continue, exit); `least_s`: what it is sure
-    to wait; `conditions` hold for all that follows, because the run would have left otherwise."""
+class _Flow:
+    """How the flow leaves a step. `ends`: any of on, break, continue, exit; `least_s`: the least time that it waits;
+    `conditions` hold for all steps that follow, because the flow does not reach them otherwise."""
 
     ends: frozenset[str] = _ON
     least_s: float = 0.0
@@ -221,7 +222,7 @@ class _After:
 
 @dataclass(slots=True)
 class _Shared:
-    """What is the same for a workflow and for those that it includes."""
+    """Shared by the planners of a workflow and of those that it includes."""
 
     script: Script
     root: str
@@ -229,95 +230,95 @@ class _Shared:
     included: int = 0
 
 
-class _Walk:
-    """The way through one definition: `planned` are the steps on it, `skipped` those that are known not to run."""
+class _Planner:
+    """Plans one definition: `planned` are the steps that may run, `skipped` those that are known not to run."""
 
     def __init__(self, definition: Definition, shared: _Shared, chain: tuple[str, ...]) -> None:
         self.planned: list[PlanStep] = []
         self.skipped: list[str] = []
         self.tools: set[str] = set()
         self.uncounted: set[str] = set()  # what takes a time that cannot be foreseen
-        self.after = _After()
+        self.flow = _Flow()
         self._definition, self._shared, self._chain = definition, shared, (*chain, definition.loaded_from)
 
-    def plan(self, inputs: dict[str, Any], raw: dict[str, Any], *, known: bool = True) -> Plan:
-        """The plan with these inputs, and fields of `raw` that are given; `known`: whether all of them are."""
-        spaces, texts = WorkflowStates(self._shared.script), Texts(self._shared.script)
+    def plan(self, inputs: dict[str, Any], raw: dict[str, Any], *, is_known: bool = True) -> RunPlan:
+        """The plan with these inputs, and fields of `raw` that are given; `is_known`: whether all of them are."""
+        states, texts = WorkflowStates(self._shared.script), Texts(self._shared.script)
         handling = self._definition.workflow.error_handling
         try:
-            space = spaces.begin((), self._definition, inputs, raw) if known else None
-            self._constants = Constants(self._definition, texts, space)
-            self.after = self._steps(self._definition.workflow.steps or (), _Where())
-            failed = _Where(hidden=frozenset({"error"}), branch="on_failure", conditions=("the run fails",))
+            state = states.begin((), self._definition, inputs, raw) if is_known else None
+            self._constants = Constants(self._definition, texts, state)
+            self.flow = self._steps(self._definition.workflow.steps or (), _Position())
+            failed = _Position(hidden=frozenset({"error"}), branch="on_failure", conditions=("the run fails",))
             self._steps(handling.on_failure or (), failed)
         finally:
-            spaces.close()
+            states.close()
         if handling.on_error == "retry_workflow":
             self.uncounted.add("retries")
         shown = {name: inputs.get(name) for name in self._definition.workflow.inputs}
-        lasts, tools = _estimated(self.after.least_s, sorted(self.uncounted)), tuple(sorted(self.tools))
-        return Plan(self._definition.name, shown, tuple(self.planned), tuple(self.skipped), lasts, tools)
+        lasts, tools = _estimated(self.flow.least_s, sorted(self.uncounted)), tuple(sorted(self.tools))
+        return RunPlan(self._definition.name, shown, tuple(self.planned), tuple(self.skipped), lasts, tools)
 
-    def _steps(self, steps: Sequence[Step], where: _Where) -> _After:
-        ends, least_s, conditions = frozenset[str](), 0.0, where.conditions
+    def _steps(self, steps: Sequence[Step], position: _Position) -> _Flow:
+        ends, least_s, conditions = frozenset[str](), 0.0, position.conditions
         for at, step in enumerate(steps):
-            after = self._step(step, replace(where, conditions=conditions))
-            least_s += after.least_s * (not ends)
-            self.uncounted.update(["branches"] * bool(ends and after.least_s))
-            ends |= after.ends - _ON
-            conditions += after.conditions
-            if not after.ends >= _ON:
+            flow = self._step(step, replace(position, conditions=conditions))
+            least_s += flow.least_s * (not ends)
+            self.uncounted.update(["branches"] * bool(ends and flow.least_s))
+            ends |= flow.ends - _ON
+            conditions += flow.conditions
+            if not flow.ends >= _ON:
                 self.skipped += _ids(steps[at + 1 :])
-                return _After(ends, least_s)
-        return _After(ends | _ON, least_s, conditions[len(where.conditions) :])
+                return _Flow(ends, least_s)
+        return _Flow(ends | _ON, least_s, conditions[len(position.conditions) :])
 
-    def _step(self, step: Step, where: _Where) -> _After:
-        account = _Account(self._constants, where.hidden)
-        if isinstance(step, kinds.Conditional):
-            return self._conditional(step, where, account)
-        if isinstance(step, kinds.While | kinds.ForEach):
-            return self._loop(step, where, account)
-        if isinstance(step, kinds.ParallelForEach):
-            return self._parallel(step, where, account)
-        after, plan = _After(frozenset({step.type}) if step.type in ("break", "continue", "exit") else _ON), None
-        if isinstance(step, kinds.IncludeWorkflow):
-            does, plan, after = self._include(step, account)
-        elif isinstance(step, kinds.Wait) and step.until is None:
-            length, seconds_s = account.length(step.duration_s)
-            does, after = f"wait {length}", _After(_ON, seconds_s or 0.0)
+    def _step(self, step: Step, position: _Position) -> _Flow:
+        values = _Values(self._constants, position.hidden)
+        if isinstance(step, step_types.Conditional):
+            return self._conditional(step, position, values)
+        if isinstance(step, step_types.While | step_types.ForEach):
+            return self._loop(step, position, values)
+        if isinstance(step, step_types.ParallelForEach):
+            return self._parallel(step, position, values)
+        flow, plan = _Flow(frozenset({step.type}) if step.type in ("break", "continue", "exit") else _ON), None
+        if isinstance(step, step_types.IncludeWorkflow):
+            does, plan, flow = self._include(step, values)
+        elif isinstance(step, step_types.Wait) and step.until is None:
+            length, seconds_s = values.length(step.duration_s)
+            does, flow = f"wait {length}", _Flow(_ON, seconds_s or 0.0)
             self.uncounted.update(["waits"] * (seconds_s is None))
         else:
-            does = self._does(step, where, account)
-        if isinstance(step, kinds.RunsSomewhere) and step.working_dir is not None:
-            does += f" in {account.text(step.working_dir)}"
-        if isinstance(step, kinds.Working | kinds.Wait) and step.timeout_s is not None:
-            does += f", for {account.length(step.timeout_s)[0]} at most"
-        if isinstance(step, kinds.Working) and step.state_update is not None:
-            does += f" → {account.text(step.state_update.path)}"
-        self._note(step, where, account, does, plan)
-        return after
+            does = self._does(step, position, values)
+        if isinstance(step, step_types.RunsSomewhere) and step.working_dir is not None:
+            does += f" in {values.text(step.working_dir)}"
+        if isinstance(step, step_types.Working | step_types.Wait) and step.timeout_s is not None:
+            does += f", for {values.length(step.timeout_s)[0]} at most"
+        if isinstance(step, step_types.Working) and step.state_update is not None:
+            does += f" → {values.text(step.state_update.path)}"
+        self._add(step, position, values, does, plan)
+        return flow
 
-    def _conditional(self, step: kinds.Conditional, where: _Where, account: _Account) -> _After:
-        condition, holds = bare(str(step.condition)), account.truth(step.condition)
+    def _conditional(self, step: step_types.Conditional, position: _Position, values: _Values) -> _Flow:
+        condition, holds = bare(str(step.condition)), values.truth(step.condition)
         negated, else_ = f"!({condition})", step.else_ or ()
         if holds is None:
-            self._note(step, where, account, f"if {condition}")
-            yes = self._steps(step.then, where.into(step, "then", condition))
-            no = self._steps(else_, where.into(step, "else", negated))
-            sure = tuple(text for after, text in ((yes, negated), (no, condition)) if not after.ends >= _ON)
+            self._add(step, position, values, f"if {condition}")
+            yes = self._steps(step.then, position.into(step, "then", condition))
+            no = self._steps(else_, position.into(step, "else", negated))
+            sure = tuple(text for flow, text in ((yes, negated), (no, condition)) if not flow.ends >= _ON)
             self.uncounted.update(["branches"] * (yes.least_s != no.least_s))
-            return _After(yes.ends | no.ends, min(yes.least_s, no.least_s), sure)
+            return _Flow(yes.ends | no.ends, min(yes.least_s, no.least_s), sure)
         branch, taken, other = ("then", step.then, else_) if holds else ("else", else_, step.then)
         does = f"{condition} {'holds' if holds else 'does not hold'}: {branch if taken else 'nothing to do'}"
-        self._note(step, where, account, does)
+        self._add(step, position, values, does)
         self.skipped += _ids(other)
-        return self._steps(taken, where.into(step, branch))
+        return self._steps(taken, position.into(step, branch))
 
-    def _loop(self, step: kinds.While | kinds.ForEach, where: _Where, account: _Account) -> _After:
-        if isinstance(step, kinds.While):
+    def _loop(self, step: step_types.While | step_types.ForEach, position: _Position, values: _Values) -> _Flow:
+        if isinstance(step, step_types.While):
             condition, hide = bare(str(step.condition)), {"loop"}
-            holds = replace(account, hidden=account.hidden | hide).truth(step.condition)
-            limit, _ = account.accepted(step, "max_iterations", step.max_iterations)
+            holds = replace(values, hidden=values.hidden | hide).truth(step.condition)
+            limit, _ = values.accepted(step, "max_iterations", step.max_iterations)
             least, asked = int(holds is True), [condition] * (not holds)
             text = "as long as the loop is not left" if holds else f"while {condition}"
             does = f"again and again, {text}, {limit} times at most"
@@ -326,47 +327,47 @@ class _Walk:
             is_empty, is_counted = holds is False, False
         else:
             hide = {"item", "index", "loop"}
-            count, items = self._items(step, account)
+            count, items = self._items(step, values)
             does = f"for each of {items}, one after the other"
             least, asked, is_empty, is_counted = count or 0, [], count == 0, count is not None
-        self._note(step, where, account, does)
+        self._add(step, position, values, does)
         if is_empty:
             self.skipped += _ids(step.inner)
-            return _After()
-        body = self._steps(step.inner, where.into(step, "body", *asked, hide=hide, repeat=step.inner))
+            return _Flow()
+        body = self._steps(step.inner, position.into(step, "body", *asked, hide=hide, repeat=step.inner))
         is_left = bool(body.ends - {"on", "continue"})
         self.uncounted.update(["loops"] * (body.least_s > 0 and (is_left or not is_counted)))
         ends = body.ends if least and body.ends == {"exit"} else (body.ends & {"exit"}) | _ON
-        return _After(ends, body.least_s * (min(least, 1) if is_left else least))
+        return _Flow(ends, body.least_s * (min(least, 1) if is_left else least))
 
-    def _parallel(self, step: kinds.ParallelForEach, where: _Where, account: _Account) -> _After:
-        count, items = self._items(step, account)
-        width, is_known = account.accepted(step, "max_parallel", step.max_parallel)
-        account.sub_agents = count
+    def _parallel(self, step: step_types.ParallelForEach, position: _Position, values: _Values) -> _Flow:
+        count, items = self._items(step, values)
+        width, is_known = values.accepted(step, "max_parallel", step.max_parallel)
+        values.sub_agents = count
         name, tasks = step.sub_agent_task, self._definition.tasks
         task = tasks.get(name)
         steps = () if task is None else of_task(task)
-        who, agent = "sidecar itself", where.task_agent
+        who, agent = "sidecar itself", position.task_agent
         if needs_agent(steps, tasks, self._included, "server"):
-            who = agent = self._agent(step.agent, where, account, of_tasks=True)
+            who = agent = self._agent(step.agent, position, values, of_tasks=True)
         does = f"for each of {items}, {width} at a time: task {name} by {who}"
         does += "" if step.wait_for_all else ", going on when the first is done"
-        again = name in where.tasks or len(self.planned) >= _MOST_STEPS or len(where.tasks) > _DEEPEST
-        self._note(step, where, account, does + (", not shown again" if again else ""))
+        again = name in position.tasks or len(self.planned) >= _MOST_STEPS or len(position.tasks) > _DEEPEST
+        self._add(step, position, values, does + (", not shown again" if again else ""))
         if task is None or again or count == 0:
-            return _After()
-        inner = where.into(step, "task", hide=("item", "index", *task.inputs), repeat=steps)
-        inner = replace(inner, tasks=(*where.tasks, name), task_agent=agent)
+            return _Flow()
+        inner = position.into(step, "task", hide=("item", "index", *task.inputs), repeat=steps)
+        inner = replace(inner, tasks=(*position.tasks, name), task_agent=agent)
         body = self._steps(task.steps, inner)
-        failed = replace(inner, branch="cleanup_on_error", conditions=(*where.conditions, "the task fails"))
+        failed = replace(inner, branch="cleanup_on_error", conditions=(*position.conditions, "the task fails"))
         cleanup = task.error_handling.cleanup_on_error or ()
         self._steps(cleanup, replace(failed, hidden=failed.hidden | {"error"}))
         rounds = -(-count // width) if count is not None and is_known else 0
         self.uncounted.update(["tasks"] * (body.least_s > 0 and not rounds))
-        return _After(_ON, body.least_s * (rounds if step.wait_for_all else min(rounds, 1)))
+        return _Flow(_ON, body.least_s * (rounds if step.wait_for_all else min(rounds, 1)))
 
-    def _include(self, step: kinds.IncludeWorkflow, account: _Account) -> tuple[str, Plan | None, _After]:
-        given, known = account.value(step.inputs)
+    def _include(self, step: step_types.IncludeWorkflow, values: _Values) -> tuple[str, RunPlan | None, _Flow]:
+        given, is_known = values.value(step.inputs)
         listed = ", ".join(f"{name}={_shown(value)}" for name, value in given.items())
         does = f"run the workflow {step.workflow}" + (f" with {listed}" if listed else "")
         try:
@@ -375,102 +376,102 @@ class _Walk:
             self._shared.included += 1
             is_again = definition.loaded_from in self._chain
             if is_again or self._shared.included > _MOST_INCLUDED or len(self._chain) > _DEEPEST:
-                return f"{does}, not shown {'again' if is_again else 'any more'}", None, _After()
+                return f"{does}, not shown {'again' if is_again else 'any more'}", None, _Flow()
             raw = {name: value for name, value in given.items() if name in workflow.raw_fields}
             declared = {name: value for name, value in given.items() if name not in raw or name in workflow.inputs}
-            inputs = bind(workflow.parameters, declared, f"workflow {step.workflow!r}") if known else declared
-            inner = _Walk(definition, self._shared, self._chain)
-            plan = inner.plan({**raw, **inputs}, raw, known=known)
+            inputs = bind(workflow.parameters, declared, f"workflow {step.workflow!r}") if is_known else declared
+            inner = _Planner(definition, self._shared, self._chain)
+            plan = inner.plan({**raw, **inputs}, raw, is_known=is_known)
         except SidecarError as error:
-            account.problems.append(str(error).partition("; looked in ")[0])
-            return does, None, _After()
+            values.problems.append(str(error).partition("; looked in ")[0])
+            return does, None, _Flow()
         self.tools |= inner.tools
         self.uncounted |= inner.uncounted
-        return does, plan, replace(inner.after, conditions=())
+        return does, plan, replace(inner.flow, conditions=())
 
     def _included(self, includer: Definition | None, name: str) -> Definition:
         return workflows.included(self._shared.root, includer or self._definition, name)
 
-    def _does(self, step: Step, where: _Where, account: _Account) -> str:  # noqa: C901 - one for each type
+    def _does(self, step: Step, position: _Position, values: _Values) -> str:  # noqa: C901 - one for each type
         match step:
-            case kinds.ShellCommand() | kinds.AgentShellCommand():
-                text, programs = account.command(step.command)
+            case step_types.ShellCommand() | step_types.AgentShellCommand():
+                text, programs = values.command(step.command)
                 self._uses("commands", *(f"command:{program}" for program in programs))
-                if isinstance(step, kinds.ShellCommand):
+                if isinstance(step, step_types.ShellCommand):
                     return f"run `{text}`"
-                return f"run `{text}` on the terminal" + (f" ({account.text(step.reason)})" if step.reason else "")
-            case kinds.AgentStep():
-                who = self._agent(step.agent, where, account)
+                return f"run `{text}` on the terminal" + (f" ({values.text(step.reason)})" if step.reason else "")
+            case step_types.AgentStep():
+                who = self._agent(step.agent, position, values)
                 if step.prompt_name is None:
-                    return f"have {who} do: {one_line(account.text(str(step.prompt)), _PROMPT_SHOWN)}"
-                given = ", ".join(f"{key}={_shown(value)}" for key, value in account.value(step.parameters)[0].items())
+                    return f"have {who} do: {one_line(values.text(str(step.prompt)), _PROMPT_SHOWN)}"
+                given = ", ".join(f"{key}={_shown(value)}" for key, value in values.value(step.parameters)[0].items())
                 return f"have {who} do the prompt {step.prompt_name}" + (f" with {given}" if given else "")
-            case kinds.ApplyHints():
-                who, hints = self._agent(step.agent, where, account), account.value(step.hints)[0]
-                return f"have {who} apply hints to {account.text(step.file)}: {_shown(hints)}"
-            case kinds.McpCall():
-                method = account.text(step.mcp.method)
-                tool = method if step.mcp.server is None else f"{account.text(step.mcp.server)}/{method}"
+            case step_types.ApplyHints():
+                who, hints = self._agent(step.agent, position, values), values.value(step.hints)[0]
+                return f"have {who} apply hints to {values.text(step.file)}: {_shown(hints)}"
+            case step_types.McpCall():
+                method = values.text(step.mcp.method)
+                tool = method if step.mcp.server is None else f"{values.text(step.mcp.server)}/{method}"
                 self._uses("MCP tools", f"mcp:{tool}")
-                return f"call the MCP tool {tool} with {_shown(account.value(step.mcp.params)[0])}"
-            case kinds.StateUpdate():
-                return ", ".join(_written(update, account) for update in step.writes)
-            case kinds.UserInput():
+                return f"call the MCP tool {tool} with {_shown(values.value(step.mcp.params)[0])}"
+            case step_types.StateUpdate():
+                return ", ".join(_written(update, values) for update in step.writes)
+            case step_types.UserInput():
                 self._uses("answers")
                 choices = "" if step.choices is None else f" ({', '.join(map(_shown, step.choices))})"
-                return f"ask: {account.text(step.prompt)}{choices}"
-            case kinds.UserMessage():
-                return f"say: {account.text(step.message)}"
-            case kinds.Wait():
+                return f"ask: {values.text(step.prompt)}{choices}"
+            case step_types.UserMessage():
+                return f"say: {values.text(step.message)}"
+            case step_types.Wait():
                 self._uses("waits")
                 return f"wait until {bare(str(step.until))}"
-            case kinds.Exit():
+            case step_types.Exit():
                 does = "end the run" if step.status == "success" else "end the run as failed"
-                return f"{does}: {account.text(step.message)}" if step.message else does
+                return f"{does}: {values.text(step.message)}" if step.message else does
         return "leave the loop" if step.type == "break" else "go on with the loop's next iteration"
 
-    def _agent(self, given: str | None, where: _Where, account: _Account, *, of_tasks: bool = False) -> str:
+    def _agent(self, given: str | None, position: _Position, values: _Values, *, of_tasks: bool = False) -> str:
         """Which agent does a step, or further tasks: its own, that of the task around it, or the default one."""
-        value, known = account.value(given)
+        value, is_known = values.value(given)
         name = str(value) if value not in (None, "") else self._shared.default_agent
-        if where.task_agent is not None and (given is None or of_tasks):
-            name = where.task_agent
+        if position.task_agent is not None and (given is None or of_tasks):
+            name = position.task_agent
         self._uses("agents", f"agent:{name}")
         try:
-            if known:
+            if is_known:
                 agents.find(self._shared.root, name)
         except SidecarError as error:
-            account.problems.append(str(error).partition("; looked in ")[0])
+            values.problems.append(str(error).partition("; looked in ")[0])
         return name
 
     def _uses(self, uncounted: str, *tools: str) -> None:
         self.uncounted.add(uncounted)
         self.tools.update(tools)
 
-    def _items(self, step: kinds.ForEach | kinds.ParallelForEach, account: _Account) -> tuple[int | None, str]:
+    def _items(self, step: step_types.ForEach | step_types.ParallelForEach, values: _Values) -> tuple[int | None, str]:
         """How many items there are, where that is known, and a text for them."""
-        items, known = account.accepted(step, "items", step.items)
-        if not known:
+        items, is_known = values.accepted(step, "items", step.items)
+        if not is_known:
             return None, items if isinstance(items, str) else _shown(items)
         some = f" ({', '.join(map(_shown, items[:3]))}{', …' * (len(items) > 3)})" if items else ""
         return len(items), f"{len(items)} item{'s' * (len(items) != 1)}{some}"
 
-    def _note(self, step: Step, where: _Where, account: _Account, does: str, plan: Plan | None = None) -> None:
-        known = {one.step_id: number for number, one in enumerate(self.planned)}
-        writers = self._constants.writers_of(step, where.hidden) - {step.id, *where.inside}
-        needed = [one for one in writers if one in known or one in where.beside]
+    def _add(self, step: Step, position: _Position, values: _Values, does: str, plan: RunPlan | None = None) -> None:
+        order = {one.step_id: number for number, one in enumerate(self.planned)}
+        writers = self._constants.writers_of(step, position.hidden) - {step.id, *position.inside}
+        needed = [one for one in writers if one in order or one in position.beside]
         self.planned.append(
             PlanStep(
                 step_id=step.id,
                 type=step.type,
                 does=one_line(does, _LONGEST),
-                conditions=where.conditions,
-                dependencies=tuple(sorted(needed, key=lambda one: (known.get(one, len(known)), one))),
-                inside=where.inside,
+                conditions=position.conditions,
+                dependencies=tuple(sorted(needed, key=lambda one: (order.get(one, len(order)), one))),
+                inside=position.inside,
                 description=step.description,
-                branch=where.branch,
-                estimated_sub_agents=account.sub_agents,
-                problems=tuple(dict.fromkeys(account.problems)),
+                branch=position.branch,
+                estimated_sub_agents=values.sub_agents,
+                problems=tuple(dict.fromkeys(values.problems)),
                 plan=plan,
             )
         )
@@ -483,8 +484,8 @@ def _ids(steps: Iterable[Step]) -> Iterator[str]:
             yield from _ids(children)
 
 
-def _written(update: Update, account: _Account) -> str:
-    path, value = account.text(update.path), _shown(account.value(update.value)[0])
+def _written(update: Update, values: _Values) -> str:
+    path, value = values.text(update.path), _shown(values.value(update.value)[0])
     if update.operation == "increment":
         return f"increase {path} by {value if update.has_value else 1}"
     return _OPERATIONS[update.operation].format(value, path)

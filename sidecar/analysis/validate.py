@@ -35,7 +35,7 @@ _WRITTEN = ("raw", "state")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A mistake or a doubt in a file. With an error the workflow cannot run; a warning is for its author to judge."""
+    """A mistake or a doubt in a file. An error keeps the workflow from working; a warning is for its author."""
 
     file: str
     line: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from sidecar.analysis.plan import Plan, explain
+from sidecar.analysis.plan import RunPlan, explain
 from sidecar.catalog import workflows
 from sidecar.config import Settings
 from sidecar.errors import ExpressionError, InputError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sidecar.analysis.plan import PlanStep
 
-    Explain = Callable[..., Plan]
+    Explain = Callable[..., RunPlan]
 
 SETTINGS = Settings.model_validate({})
 BUILTIN: dict[str, dict[str, Any]] = {
@@ -68,7 +68,7 @@ def plan(tmp_path: Path, script: Script) -> Explain:
 
     def explained(
         steps: list[dict[str, Any]] | dict[str, Any], inputs: dict[str, Any] | None = None, **more: Any
-    ) -> Plan:
+    ) -> RunPlan:
         definition = {**yaml.safe_load(BASE), "steps": steps, **more}
         path = tmp_path / "w.yaml"
         path.write_text(json.dumps(definition))
@@ -77,11 +77,11 @@ def plan(tmp_path: Path, script: Script) -> Explain:
     return explained
 
 
-def step(plan: Plan, step_id: str) -> PlanStep:
+def step(plan: RunPlan, step_id: str) -> PlanStep:
     return next(one for one in plan.steps if one.step_id == step_id)
 
 
-def told(plan: Plan) -> str:
+def text_of(plan: RunPlan) -> str:
     """What the last step of a plan does."""
     return plan.steps[-1].does
 
@@ -93,7 +93,7 @@ def say(text: str, **more: Any) -> dict[str, Any]:
 # --- the built-in workflows
 
 
-def all_ids(plan: Plan) -> set[str]:
+def all_ids(plan: RunPlan) -> set[str]:
     inner = {one for each in plan.steps if each.plan for one in all_ids(each.plan)}
     return {each.step_id for each in plan.steps} | set(plan.skipped) | inner
 
@@ -200,7 +200,7 @@ def test_each_type_of_step_says_what_it_would_do(kind: str, plan: Explain) -> No
 
 def test_a_wait_for_a_condition_is_shown_with_the_condition(plan: Explain) -> None:
     found = plan([{"type": "wait", "until": "{{ seen.length > 0 }}", "timeout": "1h30m"}])
-    assert told(found) == "wait until seen.length > 0, for 1h30m at most"
+    assert text_of(found) == "wait until seen.length > 0, for 1h30m at most"
 
 
 def test_what_is_known_of_a_step_is_in_its_json(plan: Explain) -> None:
@@ -263,16 +263,16 @@ def test_steps_with_every_key_that_they_can_have_are_planned(plan: Explain) -> N
 def test_at_the_start_only_what_no_clock_and_no_resume_decides_is_known(
     text: str, expected: str, plan: Explain
 ) -> None:
-    assert told(plan([say(text)])) == expected
+    assert text_of(plan([say(text)])) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["{{ seen }}", "{{ seen_count }}", "{{ seen_twice }}", "{{ files.length + seen_twice }}"]
 )
 def test_behind_a_step_that_writes_a_field_it_and_all_that_follows_from_it_is_unknown(text: str, plan: Explain) -> None:
-    assert "{{" not in told(plan([say(text)]))
+    assert "{{" not in text_of(plan([say(text)]))
     found = plan([WRITE, say(f"{text} {{{{ count }}}}")])
-    assert told(found) == f"say: {text} 4"
+    assert text_of(found) == f"say: {text} 4"
     assert step(found, "say").dependencies == ("write",)
 
 
@@ -306,7 +306,7 @@ def test_every_way_to_write_a_field_makes_it_unknown(writer: dict[str, Any], pla
         "nothing": {"steps": nothing},
     }
     found = plan([{"id": "writer", **writer}, say("{{ seen }}, {{ seen_count }}")], sub_agent_tasks=tasks)
-    assert told(found) == "say: {{ seen }}, {{ seen_count }}"
+    assert text_of(found) == "say: {{ seen }}, {{ seen_count }}"
 
 
 def test_inside_a_loop_what_its_body_writes_is_unknown_from_the_start(plan: Explain) -> None:
@@ -356,12 +356,12 @@ def test_what_the_engine_itself_writes_is_unknown(name: str, plan: Explain) -> N
     found = plan(
         [say(f"{{{{ {name} }}}}")], default_state={"raw": {name: []}}, state_schema={}, error_handling=handling
     )
-    assert told(found) == f"say: {{{{ {name} }}}}"
+    assert text_of(found) == f"say: {{{{ {name} }}}}"
 
 
 def test_a_field_computed_with_a_name_that_is_unknown_is_unknown(plan: Explain) -> None:
     schema = {"raw": {"at": "string"}, "computed": {"made": {"from": "raw.flag", "transform": "`${input} ${at}`"}}}
-    assert told(plan([say("{{ made }}")], state_schema=schema)) == "say: {{ made }}"
+    assert text_of(plan([say("{{ made }}")], state_schema=schema)) == "say: {{ made }}"
 
 
 # --- which way it goes
@@ -459,7 +459,7 @@ def test_the_steps_for_a_failure_know_nothing_that_any_step_writes(plan: Explain
         "on_failure": [{"id": "sorry", "type": "user_message", "message": "{{ error.message }} {{ seen }} {{ count }}"}]
     }
     found = plan([WRITE], error_handling=handling)
-    assert told(found) == "say: {{ error.message }} {{ seen }} 4"
+    assert text_of(found) == "say: {{ error.message }} {{ seen }} 4"
     assert found.steps[-1].conditions == ("the run fails",)
     assert found.lines()[2] == "  on failure: sorry: say: {{ error.message }} {{ seen }} 4"
 
@@ -516,7 +516,7 @@ def test_a_task_that_starts_itself_is_shown_once(plan: Explain) -> None:
     again = {"id": "again", "type": "parallel_foreach", "items": "{{ item }}", "sub_agent_task": "t"}
     found = plan([{**again, "id": "first"}], sub_agent_tasks={"t": {"steps": [again]}})
     assert [one.step_id for one in found.steps] == ["first", "again"]
-    assert told(found).endswith("not shown again")
+    assert text_of(found).endswith("not shown again")
 
 
 # --- other workflows
@@ -690,7 +690,7 @@ def test_the_tools_are_the_agents_the_mcp_tools_and_the_programs(plan: Explain) 
 
 
 def test_an_agent_given_as_null_is_the_default_agent(plan: Explain) -> None:
-    assert told(plan([{"type": "agent", "agent": "{{ inputs.name }}", "prompt": "x"}])) == "have claude do: x"
+    assert text_of(plan([{"type": "agent", "agent": "{{ inputs.name }}", "prompt": "x"}])) == "have claude do: x"
 
 
 # --- how long it takes
