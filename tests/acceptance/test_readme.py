@@ -17,7 +17,10 @@ import pytest
 import yaml
 
 CHECKOUT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", *(f"docs/{name}.md" for name in ("signals", "language", "agents", "mcp", "operations"))]
+DOCUMENTS = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("signals", "language", "agents", "mcp", "operations", "events")),
+]
 OUTPUTS = ("Workspace not found", "tidy: ")  # how the blocks begin that show what is printed
 WORKFLOW = re.compile(r"^cat > \.swissarmyhammer/workflows/([\w-]+)\.yaml <<'YAML'$", re.MULTILINE)
 AGENT = Path(__file__).parent / "programs" / "scripted_agent.py"
