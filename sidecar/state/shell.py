@@ -1,18 +1,17 @@
 """Shell commands with values in them, where the shell never reads a value as code.
 
-A value is never pasted into the text. It travels in the environment, and the text gets a reference to it that
-fits the quotes around its placeholder. Where even that could become code the text is refused.
-A list is one word per item where it stands as a word of its own, and one text joined by blanks inside
-quotes. Null is refused: `rm -r {{ dir }}/build` must not run without a directory.
-A command that is a list has no shell: each element is one argument.
+A value is never pasted into the text. It travels in the environment, and the text gets a reference to it that fits the
+quotes around its placeholder. Where even that could become code the text is refused. A list is one word per item where
+it stands as a word of its own, and one text joined by blanks inside quotes. Null is refused: `rm -r {{ dir }}/build`
+must not run without a directory. A command that is a list has no shell: each element is one argument.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from sidecar.state.javascript import Placeholder, split_template
 from sidecar.state.template import Compiler, Run, Slot, as_text, compile_text, filtered, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 # Linux takes 128 KiB a variable and 2 MiB for environment and arguments together, macOS 1 MiB: 30,000 characters
@@ -60,11 +59,12 @@ class CommandFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A command whose expressions are compiled; `placeholders` are these as they are written."""
+class ShellText:
+    """A compiled command; it is analysed once, unless `| raw` makes another text of it at every run."""
 
     parts: tuple[str | Slot, ...]
-    placeholders: tuple[str, ...]
+    placeholders: tuple[str, ...]  # as they are written
+    analysis: _Analysis | None
 
     @property
     def slots(self) -> list[Slot]:
@@ -80,159 +80,122 @@ class _Compiled:
 
     def fill(self, values: Sequence[Any]) -> PreparedCommand:
         """The command with one value per `{{ }}`, in order."""
-        raise NotImplementedError
-
-    def typed(self, values: Sequence[Any]) -> str:
-        """The command as a person would type it, to look at; instead of an UNKNOWN value it has its `{{ }}`."""
-        raise NotImplementedError
-
-    def programs(self, values: Sequence[Any]) -> list[str]:
-        """The programs that it starts, as far as they can be told with these values, of which some may be UNKNOWN."""
-        given, parts = iter(enumerate(values)), list[str | int]()
-        for part in self.parts:
-            if isinstance(part, str):
-                parts.append(part)
-                continue
-            number, value = next(given)
-            is_text = _mode(part.placeholder) == "raw" and value is not UNKNOWN
-            parts.append(_raw(part.placeholder, value) if is_text else number)
-        return _programs(parts)
-
-    def _typed(self, number: int, value: Any, place: _Place | None = None) -> str:
-        if value is UNKNOWN:
-            return self.placeholders[number]
-        placeholder = self.slots[number].placeholder
-        value = filtered(value, placeholder.filters, placeholder.offset)
-        if _mode(placeholder) or (place is not None and place.quotes is not _Quotes.BARE):
-            return as_text(value)
-        return " ".join(shlex.quote(as_text(one)) for one in (value if isinstance(value, list) else [value]))
-
-
-@dataclass(frozen=True, slots=True)
-class ShellText(_Compiled):
-    """A text for the shell; it is analysed once, unless `| raw` makes another text of it at every run."""
-
-    analysis: _Analysis | None
-
-    def fill(self, values: Sequence[Any]) -> PreparedCommand:
-        parts = [part.placeholder if isinstance(part, Slot) else part for part in self.parts]
-        found = [part for part in parts if isinstance(part, Placeholder)]
-        given = [filtered(value, _before_mode(one), one.offset) for one, value in zip(found, values, strict=True)]
+        found = _placeholders(self.parts)
+        filters = [one.filters[:-1] if _mode(one) else one.filters for one in found]
+        given = [filtered(*each) for each in zip(values, filters, [one.offset for one in found], strict=True)]
         # What `| raw` pastes may open a quote, so the places are looked for in the text that will really run.
-        pasted = {number: _raw(one, given[number]) for number, one in enumerate(found) if _mode(one) == "raw"}
-        analysis = self.analysis or _analyse(parts, pasted)
+        pasted = {number: _raw(found[number], given[number]) for number in _raws(found)}
+        analysis = self.analysis or _analyse(self.parts, pasted)
         if analysis.refused is not None:
             refused = found[analysis.refused_at]
             raise TemplateError(f"{refused.shown}: {analysis.refused}. {_WAY_OUT}", refused.offset)
-        bound = _Bound("".join(part for part in parts if isinstance(part, str)) + "".join(pasted.values()))
-        numbers = count()
-        body = ""
-        for part in parts:
-            if isinstance(part, str):
-                body += part
-            elif (number := next(numbers)) in pasted:
-                body += pasted[number]
-            else:
-                body += _reference(part, analysis.places[number], given[number], bound)
-        return bound.prepared(body)
+        bound = _Bound(_filled(self.parts, (pasted.get(number, "") for number in range(len(found)))))
+        references = (
+            pasted[number] if number in pasted else _reference(one, number, analysis, given[number], bound)
+            for number, one in enumerate(found)
+        )
+        return bound.prepared(_filled(self.parts, references))
 
     def typed(self, values: Sequence[Any]) -> str:
-        given, places = iter(enumerate(values)), self.analysis.places if self.analysis else {}
+        """The command as a person would type it, to look at; instead of an UNKNOWN value it has its `{{ }}`."""
         texts = []
-        for part in self.parts:
-            number, value = (0, None) if isinstance(part, str) else next(given)
-            texts.append(part if isinstance(part, str) else self._typed(number, value, places.get(number)))
-        return "".join(texts)
+        for number, (slot, value) in enumerate(zip(self.slots, values, strict=True)):
+            one = slot.placeholder
+            if value is UNKNOWN:
+                texts.append(self.placeholders[number])
+            else:
+                given = filtered(value, one.filters, one.offset)
+                is_text = _mode(one) or (self.analysis and self.analysis.quotes.get(number))
+                words = [as_text(given)] if is_text else [shlex.quote(as_text(item)) for item in _items(given)]
+                texts.append(" ".join(words))
+        return _filled(self.parts, texts)
+
+    def programs(self, values: Sequence[Any]) -> list[str]:
+        """The programs that it starts, as far as they can be told with these values, of which some may be UNKNOWN."""
+        slots = _placeholders(self.parts)
+        pasted = {
+            number: _raw(slots[number], values[number]) for number in _raws(slots) if values[number] is not UNKNOWN
+        }
+        found = _Analysis()
+        with suppress(_UnsafeError, ShellError):  # then it is what was read before that
+            _Scanner(_marked(self.parts, pasted), found, is_fed=False).commands()
+        return [name for name in dict.fromkeys(found.programs) if name not in _BUILTINS and not name[0].isdigit()]
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentList(_Compiled):
+class ArgumentList(ShellText):
     """A program and its arguments. The shell only starts it: it finds each argument between quotes."""
 
-    elements: tuple[tuple[str | Slot, ...], ...]
+    program: tuple[str | Slot, ...]
 
     def fill(self, values: Sequence[Any]) -> PreparedCommand:
-        bound = _Bound("".join(part for part in self.parts if isinstance(part, str)))
-        given = iter(values)
-        words: list[str] = []
-        for element in self.elements:
-            texts, word = "", ""
-            for part in element:
-                text = part if isinstance(part, str) else _argument(part.placeholder, next(given))
-                texts += text
-                word += shlex.quote(text) if isinstance(part, str) else f'"{bound.reference(part.placeholder, text)}"'
-            if not words and texts.startswith("-"):
-                raise ShellError("the name of a program cannot begin with -")
-            words.append(word)
-        return bound.prepared(" ".join(words), is_list=True)
-
-    def typed(self, values: Sequence[Any]) -> str:
-        given = iter(enumerate(values))
-        return " ".join(
-            "".join(shlex.quote(part) if isinstance(part, str) else self._typed(*next(given)) for part in element)
-            for element in self.elements
-        )
+        texts = []
+        for slot, value in zip(self.slots, values, strict=True):
+            one = slot.placeholder
+            given = filtered(value, one.filters, one.offset)
+            if isinstance(given, list):
+                raise _unfit(one, ": each element of a command is one argument, and a list is none; join its items")
+            texts.append(_item(one, given))
+        if _filled(self.program, texts).startswith("-"):
+            raise ShellError("the name of a program cannot begin with -")
+        bound = _Bound(_filled(self.parts, [""] * len(texts)))
+        references = (f'"{bound.reference(*each)}"' for each in zip(_placeholders(self.parts), texts, strict=True))
+        return bound.prepared(_filled(self.parts, references), is_list=True)
 
 
 def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellText | ArgumentList:
     """A command with its expressions compiled; `check` and `check_list` find what else is wrong with it."""
+    texts = (command,) if isinstance(command, str) else command
+    placeholders = tuple(text[one.offset : one.end] for text in texts for one in _placeholders(split_template(text)))
+    elements = [compile_text(text, compiler).parts for text in texts]
     if not isinstance(command, str):
-        elements = tuple(compile_text(element, compiler).parts for element in command)
-        between = [part for element in elements for part in (" ", *element)][1:]
-        return ArgumentList(tuple(between), tuple(one for text in command for one in _written(text)), elements)
-    compiled = compile_text(command, compiler)
-    is_fixed = not any(_mode(slot.placeholder) == "raw" for slot in compiled.slots)
-    analysis = _analyse(split_template(command), {}) if is_fixed else None
-    return ShellText(compiled.parts, tuple(_written(command)), analysis)
+        quoted = ([shlex.quote(part) if isinstance(part, str) else part for part in one or ("",)] for one in elements)
+        parts = [part for element in quoted for part in (" ", *element)][1:]
+        return ArgumentList(tuple(parts), placeholders, None, elements[0])
+    analysis = None if _raws(_placeholders(elements[0])) else _analyse(elements[0], {})
+    return ShellText(elements[0], placeholders, analysis)
 
 
 def check(command: str) -> list[CommandFinding]:
     """Where the shell would read a value as code, which is an error, and where another program may, which is none."""
     parts = split_template(command)
-    offsets = [part.offset for part in parts if isinstance(part, Placeholder)]
-    analysis = _analyse(parts, {})
+    found = _placeholders(parts)
+    # As long as it is not known what `| raw` pastes, it is some word.
+    analysis = _analyse(parts, dict.fromkeys(_raws(found), "raw-text"))
     if analysis.refused is not None:
-        return [CommandFinding(offsets[analysis.refused_at], f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
-    warnings = sorted(analysis.warnings.items())
-    return [CommandFinding(offsets[number], message, is_error=False) for number, message in warnings]
+        return [CommandFinding(found[analysis.refused_at].offset, f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
+    return [CommandFinding(found[at].offset, why, is_error=False) for at, why in sorted(analysis.warnings.items())]
 
 
 def check_list(command: Sequence[str]) -> list[list[CommandFinding]]:
     """What is doubtful in each element: no shell reads a list, but its program may be one."""
-    found: list[list[CommandFinding]] = [[] for _ in command]
-    places: list[tuple[int, int]] = []  # of each value: the element, the offset there
-    words: list[list[str | int]] = []
-    for number, element in enumerate(command):
-        words.append([])
-        for part in split_template(element):
-            if isinstance(part, Placeholder) and _mode(part) == "":
-                words[-1].append(len(places))
-                places.append((number, part.offset))
-            else:
-                words[-1].append("x" if isinstance(part, Placeholder) else part)
-    for at, message in sorted(_doubts(words).items()):
-        number, offset = places[at]
-        found[number].append(CommandFinding(offset, message, is_error=False))
-    return found
+    findings: list[list[CommandFinding]] = [[] for _ in command]
+    elements = [[*split_template(element), "\0"] for element in command]
+    places = [(element, one) for element, parts in enumerate(elements) for one in _placeholders(parts)]
+    pasted = {number: "x" for number, (_, one) in enumerate(places) if _mode(one)}
+    words = _marked([part for parts in elements for part in parts], pasted).split("\0")[:-1]
+    analysis = _Analysis()
+    try:
+        _Scanner("", analysis, is_fed=False).check_command(words)
+    except _UnsafeError as refusal:
+        if refusal.number is not None:
+            analysis.warnings[refusal.number] = str(refusal)
+    for number, message in sorted(analysis.warnings.items()):
+        findings[places[number][0]].append(CommandFinding(places[number][1].offset, message, is_error=False))
+    return findings
 
 
-def _written(text: str) -> list[str]:
-    return [text[part.offset : part.end] for part in split_template(text) if isinstance(part, Placeholder)]
+def _placeholders(parts: Iterable[str | Slot | Placeholder]) -> list[Placeholder]:
+    return [part.placeholder if isinstance(part, Slot) else part for part in parts if not isinstance(part, str)]
 
 
-def _analyse(parts: Sequence[str | Placeholder], pasted: dict[int, str]) -> _Analysis:
-    """Where the values stand; as long as it is not known what `| raw` pastes, it is some word."""
-    found: list[str | int] = []
-    numbers = count()
-    for part in parts:
-        if isinstance(part, str):
-            found.append(part)
-        else:
-            number = next(numbers)
-            found.append(pasted.get(number, "raw-text") if _mode(part) == "raw" else number)
-    if sum(len(part) for part in found if isinstance(part, str)) > _SCRIPT_BYTES:
-        raise ShellError(_TOO_LONG)
-    return _analyse_parts(found)
+def _filled(parts: Sequence[str | Slot], texts: Iterable[str]) -> str:
+    following = iter(texts)
+    return "".join(part if isinstance(part, str) else next(following) for part in parts)
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _mode(placeholder: Placeholder) -> str:
@@ -240,44 +203,35 @@ def _mode(placeholder: Placeholder) -> str:
     return last[0] if last in (("raw",), ("quote",)) else ""
 
 
-def _before_mode(placeholder: Placeholder) -> tuple[str, ...]:
-    return placeholder.filters[:-1] if _mode(placeholder) else placeholder.filters
+def _raws(found: Sequence[Placeholder]) -> list[int]:
+    return [number for number, one in enumerate(found) if _mode(one) == "raw"]
 
 
 def _raw(placeholder: Placeholder, value: Any) -> str:
-    items = value if isinstance(value, list) else [value]
-    return _passable(placeholder, " ".join(as_text(item) for item in items))
+    return _passable(placeholder, " ".join(as_text(item) for item in _items(value)))
 
 
-def _reference(placeholder: Placeholder, place: _Place, value: Any, bound: _Bound) -> str:
+def _reference(placeholder: Placeholder, number: int, analysis: _Analysis, value: Any, bound: _Bound) -> str:
     """What stands in the text for a value: no character of it comes from the value."""
-    if place.quotes is _Quotes.COMMENT:
+    quotes = analysis.quotes[number]
+    if quotes == _COMMENT:
         return ""
-    texts = [_item(placeholder, item) for item in (value if isinstance(value, list) else [value])]
+    texts = [_item(placeholder, item) for item in _items(value)]
     if _mode(placeholder) == "quote":
         # Bare, this shell takes the quotes off again; between quotes they stay, for the program that reads the string.
         joined = " ".join(texts)
-        texts = [joined if place.quotes is _Quotes.BARE else shlex.quote(joined)]
-    elif isinstance(value, list) and place.quotes is _Quotes.BARE and not place.many:
+        texts = [joined if quotes == _BARE else shlex.quote(joined)]
+    elif isinstance(value, list) and quotes == _BARE and number not in analysis.lists:
         raise _unfit(placeholder, ": a list cannot stand here; join its items, or write it as a word of its own")
-    if place.quotes is _Quotes.BARE:
+    if quotes == _BARE:
         return " ".join(f'"{bound.reference(placeholder, text)}"' for text in texts)
     reference = bound.reference(placeholder, " ".join(texts))
-    return f"'\"{reference}\"'" if place.quotes is _Quotes.SINGLE else reference
-
-
-def _argument(placeholder: Placeholder, value: Any) -> str:
-    """A value in an element of a list: all of it is one argument, or a part of one."""
-    value = filtered(value, placeholder.filters, placeholder.offset)
-    if isinstance(value, list):
-        raise _unfit(placeholder, ": each element of a command is one argument, and a list is none; join its items")
-    return _item(placeholder, value)
+    return f"'\"{reference}\"'" if quotes == _SINGLE else reference
 
 
 def _item(placeholder: Placeholder, value: Any) -> str:
     if value is None:
-        hint = f"write {{{{ {placeholder.source} ?? '' }}}} where nothing is meant"
-        raise _unfit(placeholder, f" has no value (null); {hint}")
+        raise _unfit(placeholder, f" has no value (null); write {{{{ {placeholder.source} ?? '' }}}} for nothing")
     return _passable(placeholder, as_text(value))
 
 
@@ -309,17 +263,13 @@ class _Bound:
         """The expansion of a new variable with this value."""
         self._bytes += len(text.encode("utf-8", "surrogateescape"))
         if self._bytes > _TOTAL_BYTES:
-            limit = f"{_TOTAL_BYTES // 1000} kB"
-            raise _unfit(placeholder, f": the values of the command exceed {limit}; pass big ones in a file")
+            raise _unfit(placeholder, f": the values exceed {_TOTAL_BYTES // 1000} kB; pass big ones in a file")
         name = f"{self._prefix}_{len(self._values) + 1}"
         self._values[name] = text
         return f"${{{name}}}"
 
     def prepared(self, body: str, *, is_list: bool = False) -> PreparedCommand:
-        """The script first takes the values out of its environment, so that what it starts does not inherit them.
-
-        It does so on its first line: the shell's messages keep the line numbers of the command.
-        """
+        """Its first line takes the values out of the environment, so that what it starts does not inherit them."""
         environment: dict[str, str] = {}
         lead = ""
         for name, text in self._values.items():
@@ -337,585 +287,326 @@ class _Bound:
         return PreparedCommand(script, environment, body, self._values, is_list)
 
 
-# The scanner. A quoted reference to a variable stands for a value, and what a variable expands to is data to the shell,
-# but for a few places. A value cannot be followed through all that a script does with it. So a text that has a value
-# is refused where *any* expansion, the value itself or a variable of the author, stands where code does: the command's
-# name, the script of `sh -c`, arithmetic, a subscript. It is refused too where it uses what reads text as code (`eval`,
-# `.`, a heredoc), or what dash and bash read differently: `sh` may be either. Not followed is what a command writes
-# into a file that its author then executes.
+# The scanner. What a variable expands to is data to the shell, but for a few places, and a value cannot be followed
+# through all that a script does with it. So a text that has a value is refused where *any* expansion, the value itself
+# or a variable of the author, stands where code does: the command's name, the script of `sh -c`, a subscript. It is
+# refused too where it uses what reads text as code (`eval`, `.`, a heredoc), what dash and bash read differently (`sh`
+# may be either), or what would take a grammar to read (`case`, functions, unusual options of a program that starts
+# another). Not followed is what a command writes into a file that its author then executes.
 
-_DEPTH = 40
-_VALUES = 10_000
-_WORDS = 200_000  # that a scanner visits, some of them more than once
+_DEPTH, _VALUES = 40, 10_000  # at most
 # A text to analyse has one character for each value. In a word whose quotes are taken off, two more stand for the
 # author's own expansions: in double quotes they are one word, unquoted any number of words.
 _FIRST_MARK = 0xF0000
 _ONE, _MANY = "\U0010fff0", "\U0010fff1"
+_ANY = "\U000f0000-\U0010ffff"
 _MARK = re.compile("[\U000f0000-\U000fffff]")
-_EXPANSION = re.compile("[\U000f0000-\U0010ffff]")
+_EXPANSION = re.compile(f"[{_ANY}]")
+_BARE, _SINGLE, _DOUBLE, _COMMENT = "", "'", '"', "#"  # where a value stands
 
-_TOKEN = re.compile(
-    r"""(?P<blank>(?:[ \t]|\\\n)+) | (?P<comment>\#[^\n]*) | (?P<end>[;&|\n]+)
-      | (?P<redirect>[0-9]*(?:<<<|<<|[<>]\(|[<>]&|<>|>>|>\||[<>])) | (?P<function>\([ \t]*\)) | (?P<bracket>[()])""",
-    re.VERBOSE,
+_TOKEN = re.compile(r"""(?x) (?P<blank>(?:[ \t]|\\\n)+) | (?P<comment>\#[^\n]*) | (?P<end>[;&|\n)])
+      | (?P<group>\((?!\()) | [0-9]*(?P<redirect><<<|<<|[<>]\(|[<>]&|<>|>>|>\||[<>])(?:[ \t]|\\\n)*""")
+_BRACKET = re.compile(r"(?:\[\[?|\{)(?=[ \t\n;&|<>()]|\Z)")  # as a word, where it is no pattern of file names
+_DOLLAR = rf"""(?xa)  # no value, no quote and no bracket inside ${{…}}
+        \$(?P<parameter>[A-Za-z_]\w* | [0-9@*\#?$!-] | \{{\#?(?:[A-Za-z_]\w*|[0-9]+|[@*\#?$!-])\}}
+          | \{{(?:[A-Za-z_]\w*|[0-9]+|[@*]) (?: :?[-+=?] | %%? | \#\#?) (?:[^{{}}'"`\\()${_ANY}]|\$(?!\[))*\}})
+      | \$(?P<substitution>\((?!\()) | (?P<quote>")"""
+# What a word consists of: without quotes, and in double quotes.
+_BARE_PIECE = re.compile(rf"""{_DOLLAR} | '(?P<single>[^']*)' | \\(?P<escaped>[^{_ANY}])
+      | (?P<pattern>[*?\[]|\{{(?!\}})) | (?P<plain>[^'"\\`$*?\[{{ \t\n;&|<>()]+ | \{{ | \$(?![\[({{'"{_ANY}]))""")
+_QUOTED_PIECE = re.compile(rf"""{_DOLLAR} | \\(?P<escaped>[\\$`"\n])
+      | (?P<plain>[^"\\`$]+ | \\(?![\\$`"\n{_ANY}]) | \$(?![\[({{{_ANY}]))""")
+_SYNTAX = (
+    "a text with a value cannot have {} here; refused are heredocs, backticks, arithmetic, functions, arrays, <(…), "
+    "{{name}}>, $'…', a word split by \\, \\ or $ before the value, all ${{…}} but for ${{name}} and ${{name:-text}}, "
+    "an expansion behind >&, and quotes and brackets that are not closed"
 )
-_END_OF_WORD = frozenset(" \t\n;&|<>()")
-_ORDINARY = re.compile(r"[^ \t\n;&|<>()'\"\\`$]+")
-_PATTERN = re.compile(r"[*?\[]|\{(?!\})")  # of file names, and braces that become several words
-_NO_PATTERN = re.compile(r"(?:\[\[?|\{)(?=[ \t\n;&|<>()]|\Z)")
-_ORDINARY_IN_QUOTES = re.compile(r"[^\"\\`$]+")
-_PARAMETER = re.compile(  # no value, no quote and no bracket inside ${…}
-    r"""[A-Za-z_]\w* | [0-9@*\#?$!-] | \{\#?(?:[A-Za-z_]\w*|[0-9]+|[@*\#?$!-])\}
-      | \{(?:[A-Za-z_]\w*|[0-9]+|[@*]) (?: :?[-+=?] | %%? | \#\#?)
-        (?:[^{}'"`\\()$\U000f0000-\U0010ffff]|\$(?!\[))*\}""",
-    re.VERBOSE | re.ASCII,
-)
-_SPLIT_WORD = re.compile(r"(?<![\s;&|])\\\n")
 # The shell evaluates what it finds in these variables, or reads it as commands.
-_EVALUATED = re.compile(
-    r"(?<!\w)(PS[0-4]|ENV|BASH_ENV|BASH_FUNC\w*|PROMPT_COMMAND|S?RANDOM|OPTIND|HISTCMD|SECONDS|BASHPID)(?!\w)", re.ASCII
-)
+_EVALUATED = r"(?<!\w)(PS[0-4]|ENV|BASH_ENV|BASH_FUNC\w*|PROMPT_COMMAND|S?RANDOM|OPTIND|HISTCMD|SECONDS|BASHPID)(?!\w)"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
-_RESERVED = frozenset(["if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "esac"])
-_KEYWORDS = _RESERVED | {"case"}
-
-_SHELLS = frozenset(
-    """sh bash dash ash rbash ksh ksh93 mksh lksh oksh pdksh posh zsh fish yash osh csh tcsh pwsh""".split()  # noqa: SIM905
-)
+_RESERVED = frozenset(["if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}"])
+_SHELLS = frozenset(["sh", "bash", "dash", "ash"])
 # Commands that come through a pipe, also by a name that is relative to /dev or /proc.
-_INPUT_FILE = re.compile(r"(?:^|/)(?:(?:dev|proc)/|(?:stdin|[0-9]+)$)")
-_READABLE_SHELLS = frozenset(["sh", "bash", "dash", "ash"])
-# They read a text as code, start a command in a way of their own, make variables that are evaluated, or are known to
-# one shell only.
+_INPUT_FILE = r"(?:^|/)(?:(?:dev|proc)/|(?:stdin|[0-9]+)$)"
+# They read a text as code, start a command in a way of their own, make variables that are evaluated, need a grammar, or
+# are known to one shell only.
 _REFUSED = frozenset(
-    """eval . source alias let bind complete compgen compopt fc enable hash jobs mapfile readarray declare typeset
-    function coproc select [[ su runuser sg newgrp login gosu su-exec pkexec chroot unshare nsenter setarch setpriv
-    prlimit taskset chrt flock script watch parallel at batch crontab tmux screen entr hyperfine busybox toybox
-    fakeroot strace ltrace systemd-run unbuffer capsh""".split()  # noqa: SIM905 - a list would be a page long
+    """eval . source alias let bind builtin complete compgen compopt fc enable hash jobs mapfile readarray declare
+    typeset case esac function coproc select [[ su runuser sg newgrp login doas gosu su-exec pkexec chroot unshare
+    nsenter setarch setpriv prlimit taskset chrt ionice flock script watch parallel at batch crontab tmux screen entr
+    hyperfine busybox toybox fakeroot strace ltrace systemd-run unbuffer capsh setsid trap rbash ksh ksh93 mksh lksh
+    oksh pdksh posh zsh fish yash osh csh tcsh pwsh""".split()  # noqa: SIM905
 )
 _BUILTINS = frozenset(
-    """. : [ [[ alias bg break builtin case cd command continue echo eval exec exit export false fg for function getopts
-    hash jobs kill let local printf pwd read readonly return select set shift source test time times trap true type
-    ulimit umask unalias unset wait""".split()  # noqa: SIM905
+    """. : [ [[ alias break case cd command continue echo eval exec exit export false for function getopts hash kill let
+    local printf pwd read readonly return select set shift source test time trap true type umask unset wait""".split()  # noqa: SIM905
 )
-_NAMING = frozenset(["export", "readonly", "local", "read", "unset", "getopts", "wait"])
-# Programs that start the command behind their options: how many operands come first, and which options certainly have
-# no argument in the next word. Behind any other option two words are needed to be sure of the command, or `--`.
-_LAUNCHERS = {
-    "builtin": (0, ""),
-    "command": (0, "-p"),
-    "doas": (0, "-n"),
-    "env": (0, "-|-[i0v]+"),
-    "exec": (0, "-[cl]+"),
-    "ionice": (0, "-t|-[cn][0-9]"),
-    "nice": (0, "-n?-?[0-9]+"),
-    "nohup": (0, ""),
-    "setsid": (0, "-[cfw]+"),
-    "stdbuf": (0, "-[ioe](?:L|[0-9]+)"),
-    "sudo": (0, "-[nEHSkb]+"),
-    "time": (0, "-[pv]"),
-    "timeout": (1, "-v|--foreground|--preserve-status|-[ks][0-9A-Z]+"),
-    "xargs": (0, "-[0rtxop]+|-[nPLsl][0-9]+|-d.+|-[0rtxop]*I.+|-i.*|--(?:null|no-run-if-empty|verbose|replace)"),
+# Programs that start the command behind their options: the options without an argument, those that have it in the next
+# word, and how many operands come first. With any other option they are refused, as shells and ssh are.
+_OPTIONS = {
+    "command": ("-p", "", 0),
+    "env": ("-|-[i0v]+", "-u", 0),
+    "exec": ("-[cl]+", "-a", 0),
+    "nice": ("-n?-?[0-9]+", "-n", 0),
+    "nohup": ("", "", 0),
+    "stdbuf": ("-[ioe](?:L|[0-9]+)", "-[ioe]", 0),
+    "sudo": ("-[nEHkb]+", "-[ug]", 0),
+    "time": ("-[pv]", "", 0),
+    "timeout": ("-v|--foreground|--preserve-status|-[ks][0-9A-Z]+|--[ks][a-z-]+=.+", "-[ks]", 1),
+    "xargs": ("-[0rtx]+|-[nPLs][0-9]+|-[0rtx]*I.+|-d.+|--null|--no-run-if-empty", "-[0rtx]*[nPLsId]", 0),
+    "ssh": ("-[46AaCfKkNnqTtvXxYy]+|-[Filop].+", "-[46AaCfKkNnqTtvXxYy]*[BbcDEeFIiJLlmOopQRSWw]", 0),
+    **dict.fromkeys(_SHELLS, ("-[efluvx]*c|-[efluvx]+", "-[efluvx]*o", 0)),
 }
-_REPLACED = re.compile(r"(?:(-[0rtxop]*[IJ])|-[0rtxop]*i|--r[a-z]*=?)(.*)", re.DOTALL)
-_EXECS = frozenset(["-exec", "-execdir", "-ok", "-okdir"])
-_SSH_WITH_ARGUMENT = re.compile(r"-[^BbcDEeFIiJLlmOopQRSWw]*[BbcDEeFIiJLlmOopQRSWw]")
-
-# What validate warns of.
-_NO_OPTIONS = frozenset(
-    """echo printf test [ sleep exit return break continue shift : true false for case export readonly local set expr
-    raw-text""".split()  # noqa: SIM905
-)
+# What else is refused, in the words of a command with a NUL between them. A name, a subscript and the operand of -v are
+# evaluated; an expansion may be an operator such as -v or -exec, so that the author's own word has to follow it.
+_NAME = "bash may evaluate the value as a name or a subscript; with printf, write printf '%s' {{ … }}"
+_UNSAFE = {
+    r"for\0[^\0]*(?!\0in(?:\0|\Z))(?:\0|\Z)": "a text with a value must not have for without in",
+    rf"printf\0(?:-v|-?[{_ANY}])": _NAME,
+    rf"(?:export|readonly|local|read|unset|getopts|wait)\0(?:.*\0)?(?:[^\0=]*[\[{_ANY}]|-\w*[aAin])": _NAME,
+    r"(?:test|\[)\0(?:.*\0)?-[vR]\0(?![A-Za-z_]\w*(?:\0|\Z))": _NAME,
+    rf"(?:test|\[|find|ssh)\0.*{_MANY}": "an expansion has to stand in double quotes here",
+    rf"(?:test|\[|find)\0.*[{_ANY}][^\0{_ANY}]*\0[^\0{_ANY}]*[{_ANY}]": "a value must not be beside another expansion",
+}
+# What validate warns of: options behind which code stands, or in which it stands.
+_NO_OPTIONS = re.compile(r"echo|printf|test|\[|sleep|exit|return|shift|:|for|export|readonly|local|set|expr|raw-text")
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|deno|bun|php|lua|luajit|osascript|Rscript|tclsh)[0-9.]*")
-_CODE_OPTIONS = (
-    (re.compile(r"(?:python|pypy)[0-9.]*"), re.compile(r"-[A-Za-z]*c")),
-    (_INTERPRETER, re.compile(r"-[A-Za-z0]*[eEpr]|--eval|--print|eval")),
-    (re.compile(r"git"), re.compile(r"-c|--config-env|--exec|--upload-pack|--receive-pack")),
-    (re.compile(r"ssh|scp|sftp"), re.compile(r"-[oFS]")),
-    (re.compile(r"rsync"), re.compile(r"-[A-Za-z]*e|--rsh|--rsync-path")),
-    (re.compile(r"g?tar"), re.compile(r"-[IF]|--(?:use-compress|to-com|checkpoint-ac|info-s|rsh)[a-z-]*")),
-    (re.compile(r"n?vim?|ex"), re.compile(r"-c|--cmd|\+")),
-    (re.compile(r"emacs|gdb"), re.compile(r"--?eval[a-z-]*|-ex")),
-    (re.compile(r"psql|mysql|mariadb"), re.compile(r"-c|-e|--command|--execute")),
-)
-_FILTERS = re.compile(r"[gmn]?awk|g?sed|[jy]q")
+_FILTER = re.compile(r"[gmn]?awk|g?sed|[jy]q")
 _FILTER_OPTIONS = {"-v": 2, "-F": 2, "-f": 2, "-e": 2, "--arg": 3, "--argjson": 3, "--slurpfile": 3, "--rawfile": 3}
-_ANY_ARGUMENT = frozenset(["make", "gmake", "sqlite3"])
-_CODE_VARIABLE = re.compile(
-    r"""(?: GIT_(?:SSH\w*|EXTERNAL_DIFF|SEQUENCE_EDITOR|ASKPASS|PROXY_COMMAND|CONFIG\w*|EXEC_PATH|DIR)
-      | LD_\w+ | DYLD_\w+ | PATH | PYTHON(?:STARTUP|PATH|HOME) | PERL5(?:LIB|OPT|DB) | RUBY(?:OPT|LIB)
-      | NODE_(?:OPTIONS|PATH) | RSYNC_RSH | LESSOPEN | \w+_ASKPASS | MAKEFLAGS
-      | \w*(?:EDITOR|VISUAL|PAGER|BROWSER|SHELL|_COMMAND|_TOOL_OPTIONS) )\+?=""",
-    re.VERBOSE | re.ASCII,
+_CODE_OPTIONS = (
+    (re.compile(r"(?:python|pypy)[0-9.]*|psql|mysql|mariadb"), re.compile(r"-[A-Za-z]*c|-e|--command|--execute")),
+    (_INTERPRETER, re.compile(r"-[A-Za-z0]*[eEpr]|--eval|--print|eval")),
+    (_FILTER, re.compile(r"-e|--expression")),
+    (re.compile(r"g?make|sqlite3"), re.compile("")),
+    (re.compile(r"git"), re.compile(r"-c|--config-env|--exec|--upload-pack|--receive-pack")),
+    (re.compile(r"ssh|scp|sftp|rsync"), re.compile(r"-[oFS]|-[A-Za-z]*e|--rsh|--rsync-path")),
+    (re.compile(r"g?tar"), re.compile(r"-[IF]|--(?:use-compress|to-com|checkpoint-ac|info-s|rsh)[a-z-]*")),
 )
-
-_ARITHMETIC = "bash evaluates text in arithmetic and in subscripts; calculate in the {{ }}"
-_ESCAPED = "the character before {{ would change what stands for the value; leave it out or quote it"
-_HEREDOC = "a text with a value must not have a heredoc; write printf '%s\\n' {{ … }} | …"
-_BACKTICKS = "a text with a value must not have backticks; write $(…)"
-_ONE_SHELL = "dash and bash read {} differently"
-_STANDARD_INPUT = "{} would read commands from its input or its arguments"
-
-
-class _Quotes(Enum):
-    """Between which quotes a value stands."""
-
-    BARE = "bare"
-    SINGLE = "'"
-    DOUBLE = '"'
-    COMMENT = "#"
-
-
-@dataclass(slots=True)
-class _Place:
-    """Where one value stands; `many`: a list may become several words there."""
-
-    quotes: _Quotes
-    many: bool = False
+_CODE_VARIABLE = re.compile(r"""(?xa)
+    (?:GIT_(?:SSH\w*|EXTERNAL_DIFF|CONFIG\w*|EXEC_PATH|DIR)|(?:LD_|DYLD_|PERL5)\w+|PYTHON(?:STARTUP|PATH|HOME)|PATH
+      |RUBY(?:OPT|LIB)|NODE_(?:OPTIONS|PATH)|RSYNC_RSH|LESSOPEN|MAKEFLAGS
+      |\w*(?:EDITOR|VISUAL|PAGER|BROWSER|SHELL|_ASKPASS|_COMMAND|_TOOL_OPTIONS))\+?=""")
 
 
 @dataclass(slots=True)
 class _Analysis:
-    """What is known of a text: the place of each value by its number; why it is refused, and at which value."""
+    """What is known of a text, by the number of each value; why it is refused, and at which value."""
 
-    places: dict[int, _Place] = field(default_factory=dict)
+    quotes: dict[int, str] = field(default_factory=dict)
+    lists: set[int] = field(default_factory=set)  # where a list may become several words
     refused: str | None = None
     refused_at: int = 0
     warnings: dict[int, str] = field(default_factory=dict)
     programs: list[str] = field(default_factory=list)
-    words: int = 0
 
 
 class _UnsafeError(Exception):
-    def __init__(self, why: str, word: str = "") -> None:
+    def __init__(self, why: str, words: Iterable[str] = ()) -> None:
         super().__init__(why)
-        self.why = why
-        self.number = next((ord(mark) - _FIRST_MARK for mark in _MARK.findall(word)), None)
+        self.number = next(iter(_numbers("".join(words))), None)
 
 
-def _analyse_parts(parts: Sequence[str | int]) -> _Analysis:
-    """The places of the values in a text, which are numbers among its parts."""
-    found = _Analysis()
-    numbers = [part for part in parts if isinstance(part, int)]
-    if not numbers:
-        return found
-    if len(numbers) > _VALUES:
-        raise ShellError(f"a command can have {_VALUES} values at most")
-    text = "".join(part if isinstance(part, str) else _mark_of(part) for part in parts)
-    try:
-        if _EXPANSION.search("".join(part for part in parts if isinstance(part, str))):
-            raise _UnsafeError("a text with a value must not have characters of Unicode's private planes")
-        _Scanner(text, found, is_fed="|" in text or "<" in text).read()
-    except _UnsafeError as refusal:
-        found.refused, found.refused_at = refusal.why, numbers[0] if refusal.number is None else refusal.number
+def _marked(parts: Sequence[str | Slot | Placeholder], pasted: dict[int, str]) -> str:
+    """The text to analyse, with what `| raw` pastes."""
+    numbers, texts = count(), []
+    for part in parts:
+        text = part if isinstance(part, str) else pasted.get(number := next(numbers))
+        texts.append(chr(_FIRST_MARK + number) if text is None else _EXPANSION.sub("\ufffd", text))
+        if text is None and number == _VALUES:
+            raise ShellError(f"a command can have {_VALUES} values at most")
+    if sum(map(len, texts)) > _SCRIPT_BYTES:
+        raise ShellError(_TOO_LONG)
+    return "".join(texts)
+
+
+def _numbers(text: str) -> list[int]:
+    return [ord(mark) - _FIRST_MARK for mark in _MARK.findall(text)]
+
+
+def _analyse(parts: Sequence[str | Slot | Placeholder], pasted: dict[int, str]) -> _Analysis:
+    """The places of the values in a text."""
+    found, text = _Analysis(), _marked(parts, pasted)
+    if numbers := _numbers(text):
+        try:
+            _Scanner(text, found, is_fed="|" in text or "<" in text).read()
+        except _UnsafeError as refusal:
+            found.refused, found.refused_at = str(refusal), numbers[0] if refusal.number is None else refusal.number
     return found
 
 
-def _doubts(words: Sequence[Sequence[str | int]]) -> dict[int, str]:
-    """The values among the words of a command that another program may read as code, or take for an option."""
-    found = _Analysis()
-    texts = ["".join(part if isinstance(part, str) else _mark_of(part) for part in word) for word in words]
-    if any(_EXPANSION.search(part) for word in words for part in word if isinstance(part, str)):
-        return {}
-    for each in _MARK.findall("".join(texts)):
-        found.places[ord(each) - _FIRST_MARK] = _Place(_Quotes.BARE)
-    try:
-        _Scanner("", found, is_fed=False).check_command(texts)
-    except _UnsafeError as refusal:
-        if refusal.number is not None:
-            found.warnings[refusal.number] = refusal.why
-    return found.warnings
-
-
-def _programs(parts: Sequence[str | int]) -> list[str]:
-    """The programs that a text starts, as far as it can be read; the shell's own commands need none."""
-    found = _Analysis()
-    try:
-        text = "".join(part if isinstance(part, str) else _mark_of(part) for part in parts)
-        _Scanner(text, found, is_fed=False)._commands()
-    except (_UnsafeError, ShellError):
-        pass  # what was read before that
-    return [name for name in dict.fromkeys(found.programs) if name not in _BUILTINS and not name[0].isdigit()]
-
-
-def _mark_of(number: int) -> str:
-    return chr(_FIRST_MARK + number)
-
-
+@dataclass(slots=True)
 class _Scanner:
     """Reads one text: its quotes, and its simple commands one after the other."""
 
-    def __init__(self, text: str, found: _Analysis, *, is_fed: bool, depth: int = 0) -> None:
-        self.text = text
-        self.found = found
-        self.is_fed = is_fed  # something may come through a pipe or a redirection
-        self.depth = depth
-        self.brackets = 0
-        self.in_pattern = False  # of a `case`
-        self.at = 0
+    text: str
+    found: _Analysis
+    is_fed: bool  # something may come through a pipe or a redirection
+    depth: int = 0
+    at: int = 0
 
     def read(self) -> None:
-        if _SPLIT_WORD.search(self.text):
-            raise _UnsafeError(
-                "a text with a value must not continue a word on the next line; put a blank before the \\"
-            )
-        named = _EVALUATED.search(re.sub(r"['\"\\]", "", self.text))
-        if named:
+        if split := re.search(r"(?<![\s;&|])\\\n", self.text):
+            raise self._unread(split.start())
+        if named := re.search(_EVALUATED, re.sub(r"['\"\\]", "", self.text), re.ASCII):
             raise _UnsafeError(f"the shell evaluates what is in {named[1]}")
-        self._commands()
+        self.commands()
 
-    def _commands(self, closer: str = "") -> None:
+    def _unread(self, at: int) -> _UnsafeError:
+        shown = self.text[at : at + 10]
+        return _UnsafeError(_SYNTAX.format(_EXPANSION.sub("{{ … }}", shown).strip() or "an open bracket"), shown)
+
+    def commands(self, *, is_nested: bool = False) -> None:
         self._deeper()
         words: list[str] = []
-        is_redirected = False  # before the command's name, behind which no keyword is one
-        while self.at < len(self.text):
-            token = _TOKEN.match(self.text, self.at)
+        is_closed = False
+        while self.at < len(self.text) and not is_closed:
+            start, token = self.at, _TOKEN.match(self.text, self.at)
+            self.at = token.end() if token else start
             if token is None:
-                start, word = self.at, self._argument()
-                is_keyword = word in _KEYWORDS and all(each in _RESERVED for each in words)
-                if is_keyword and (is_redirected or self.text[start : self.at] != word):
-                    raise _UnsafeError(f"a command cannot be called {word}, as a word of the shell's language is")
-                words.append(word)
-                continue
-            self.at = token.end()
-            if token["comment"]:
-                self._mark(token[0], _Quotes.COMMENT)
-            elif token["redirect"]:
-                if words and re.match(rf"{_MANY}.*\}}$", words[-1]) and self.text[token.start() - 1] == "}":
-                    raise _UnsafeError(_ONE_SHELL.format("{name} before a redirection"))
-                self._redirection(token[0].lstrip("0123456789"))
-                is_redirected = True
-            elif not token["blank"]:
-                self._operator(token, words)
-                words, is_redirected = [], False
-                if token[0] == ")" and closer:
-                    self.depth -= 1
-                    return
-        if closer:
-            raise _UnsafeError("a bracket is not closed")
-        self._operator(None, words)
-        self.depth -= 1
-
-    def _operator(self, token: re.Match[str] | None, words: list[str]) -> None:
-        """What ends a command, or begins one."""
-        operator = token[0] if token else ""
-        own = [word for word in words if word not in _RESERVED]
-        if operator == "(":
-            self._group(own)
-        elif token and token["function"]:
-            if len(own) != 1 or _EXPANSION.search(own[0]):
-                raise _UnsafeError(_ONE_SHELL.format("this ()"), "".join(words))
-        else:
-            if "esac" in words:
-                self.in_pattern = False
-            if not self.in_pattern or operator not in ("|", ")"):
+                words.append(self._word())
+            elif operator := token["redirect"]:
+                word = self._word(is_argument=False)
+                is_unread = operator in ("<<", "<(", ">(") or self.text[start - 1 : start] == "}"
+                if is_unread or (operator.endswith("&") and _EXPANSION.search(word)):
+                    raise self._unread(start)
+            elif token["group"]:
+                if not _RESERVED.issuperset(words):
+                    raise self._unread(start)
+                self.commands(is_nested=True)
+            elif token["end"]:
                 self.check_command(words)
-            if operator == ")" or "esac" in words:
-                self.in_pattern = False
-            elif own[:1] == ["case"] or ";;" in operator or ";&" in operator:
-                self.in_pattern = True
-            elif words and operator != "|":
-                self.in_pattern = False
+                words, is_closed = [], token[0] == ")"
+            else:
+                self._mark(token[0], _COMMENT)
+        if is_closed != is_nested:
+            raise self._unread(self.at - is_closed)
+        self.check_command(words)
+        self.depth -= 1
 
     def _deeper(self) -> None:
         self.depth += 1
         if self.depth > _DEPTH:
             raise ShellError("the command is nested too deeply to be read")
 
-    def _group(self, before: list[str]) -> None:
-        if self.text.startswith("(", self.at):
-            raise _UnsafeError(_ARITHMETIC)
-        if before:
-            raise _UnsafeError(_ONE_SHELL.format("a ( after a word"))
-        self._nested()
-        self.in_pattern = False  # the bracket before a pattern: what follows is a command
-
-    def _nested(self) -> None:
-        outer, self.in_pattern = self.in_pattern, False
-        self.brackets += 1
-        self._commands(")")
-        self.brackets -= 1
-        self.in_pattern = outer
-
-    def _redirection(self, operator: str) -> None:
-        if operator == "<<":
-            raise _UnsafeError(_HEREDOC)
-        if operator.endswith("("):
-            raise _UnsafeError(_ONE_SHELL.format(f"{operator}…)"))
-        blank = _TOKEN.match(self.text, self.at)
-        if blank and blank["blank"]:
-            self.at = blank.end()
-        word = self._word()
-        if operator.endswith("&") and _EXPANSION.search(word):
-            raise _UnsafeError(f"bash expands what follows {operator} a second time; write > {{{{ … }}}} 2>&1", word)
-
-    # Words.
-
-    def _argument(self) -> str:
-        word = self._word()
-        if len(word) == 1 and _MARK.match(word):
-            place = self.found.places[ord(word) - _FIRST_MARK]
-            place.many = place.quotes is _Quotes.BARE
-        return word
-
-    def _word(self) -> str:
+    def _word(self, *, is_argument: bool = True) -> str:
         """The next word without its quotes."""
-        if bracket := _NO_PATTERN.match(self.text, self.at):
+        if bracket := _BRACKET.match(self.text, self.at):
             self.at = bracket.end()
             return bracket[0]
-        word = ""
-        while self.at < len(self.text) and self.text[self.at] not in _END_OF_WORD:
-            character = self._next(_ORDINARY)
-            if character == "'":
-                word += self._single()
-            elif character == '"':
-                word += self._double()
-            elif character == "\\":
-                word += self._escaped()
-            else:
-                word += _PATTERN.sub(_MANY, self._plain(character, _Quotes.BARE))
+        start, word, quotes = self.at, "", _BARE
+        while self.at < len(self.text) and (quotes == _DOUBLE or self.text[self.at] not in " \t\n;&|<>)"):
+            piece = (_BARE_PIECE if quotes == _BARE else _QUOTED_PIECE).match(self.text, self.at)
+            if piece is None:
+                raise self._unread(self.at)
+            self.at = piece.end()
+            kind, text = str(piece.lastgroup), str(piece[str(piece.lastgroup)])
+            if kind == "quote":
+                quotes = _DOUBLE if quotes == _BARE else _BARE
+            elif kind in ("parameter", "substitution", "pattern"):
+                word += _MANY if quotes == _BARE or "@" in text else _ONE
+            elif kind != "escaped" or text != "\n":
+                word += text
+                self._mark(text, _SINGLE if kind == "single" else quotes)
+            if kind == "substitution":
+                self.commands(is_nested=True)
+        if quotes == _DOUBLE:
+            raise self._unread(start)
+        if is_argument and _MARK.fullmatch(self.text[start : self.at]):
+            self.found.lists.update(_numbers(word))
         return word
 
-    def _next(self, ordinary: re.Pattern[str]) -> str:
-        """All the ordinary characters that stand here, or one that is not."""
-        run = ordinary.match(self.text, self.at)
-        start, self.at = self.at, run.end() if run else self.at + 1
-        return self.text[start : self.at]
-
-    def _plain(self, character: str, quotes: _Quotes) -> str:
-        if character == "`":
-            raise _UnsafeError(_BACKTICKS)
-        if character == "$":
-            return self._dollar(quotes)
-        self._mark(character, quotes)
-        return character
-
-    def _single(self) -> str:
-        end = self.text.find("'", self.at)
-        if end < 0:
-            raise _UnsafeError("a quote is not closed")
-        inside = self.text[self.at : end]
-        self.at = end + 1
-        self._mark(inside, _Quotes.SINGLE)
-        return inside
-
-    def _double(self) -> str:
-        inside = ""
-        while self.at < len(self.text):
-            character = self._next(_ORDINARY_IN_QUOTES)
-            if character == '"':
-                return inside
-            if character == "\\":
-                escaped = self._escaped()
-                inside += escaped if escaped in ("", "$", "`", '"', "\\") else "\\" + escaped
-            else:
-                inside += self._plain(character, _Quotes.DOUBLE)
-        raise _UnsafeError("a quote is not closed")
-
-    def _escaped(self) -> str:
-        character = self.text[self.at : self.at + 1]
-        self.at += 1
-        if _MARK.match(character):
-            raise _UnsafeError(_ESCAPED, character)
-        return "" if character == "\n" else character
-
-    def _dollar(self, quotes: _Quotes) -> str:
-        following = self.text[self.at : self.at + 1]
-        if _MARK.match(following):
-            raise _UnsafeError(_ESCAPED, following)
-        if following == "[" or self.text.startswith("((", self.at):
-            raise _UnsafeError(_ARITHMETIC)
-        if following in ("'", '"') and following and quotes is _Quotes.BARE:
-            raise _UnsafeError(_ONE_SHELL.format(f"${following}…{following}"))
-        if following == "(":
-            self.at += 1
-            self._nested()
-        elif parameter := _PARAMETER.match(self.text, self.at):
-            self.at = parameter.end()
-            if "@" in parameter[0]:
-                return _MANY
-        elif following == "{":
-            raise _UnsafeError("a text with a value can have ${name} and ${name:-text}, but nothing else inside ${…}")
-        else:
-            return "$"
-        return _MANY if quotes is _Quotes.BARE else _ONE
-
-    def _mark(self, text: str, quotes: _Quotes) -> None:
-        for each in _MARK.findall(text):
-            self.found.places[ord(each) - _FIRST_MARK] = _Place(quotes)
-
-    # Commands.
+    def _mark(self, text: str, quotes: str) -> None:
+        self.found.quotes.update(dict.fromkeys(_numbers(text), quotes))
 
     def check_command(self, words: list[str], *, is_appended: bool = False) -> None:
         """Checks a simple command; `is_appended`: what xargs reads is put behind it."""
-        self.found.words += len(words)
-        if self.found.words > _WORDS:
-            raise ShellError("the command is too complicated to be read")
-        at = 0
-        while at < len(words) and (words[at] in _RESERVED or _ASSIGNMENT.match(words[at])):
-            at += 1
-        self._warn_of_variables(words)
-        words = words[at:]
-        if not words:
-            return
-        if re.match(rf"[A-Za-z_]\w*{_MANY}.*\]\+?=", words[0]):
-            raise _UnsafeError(_ARITHMETIC, "".join(words))
-        if _EXPANSION.search(words[0]):
-            raise _UnsafeError("an expansion would choose the command; write the command's name here", "".join(words))
-        self.found.programs.append(words[0])
-        name = _program(words[0])
-        if name in _REFUSED or "eval" in words:
-            name = name if name in _REFUSED else "eval"
-            raise _UnsafeError(f"a text with a value must not have {name}, which can make code of it", "".join(words))
-        if name in ("for", "case"):
-            self._compound(name, words)
-        elif name in _SHELLS:
-            self._shell(words)
-        elif name in _LAUNCHERS and words[:2] not in (["command", "-v"], ["command", "-V"]):
-            self._deeper()
-            self._launcher(name, words, is_appended)
-            self.depth -= 1
-        else:
-            self._simple(name, words, is_appended)
-
-    def _compound(self, name: str, words: list[str]) -> None:
-        if name == "case" and self.brackets:
-            raise _UnsafeError("a text with a value must not have case inside ( )")
-        if name == "for" and words[2:3] != ["in"]:
-            self.check_command(words[2:])
-
-    def _simple(self, name: str, words: list[str], is_appended: bool) -> None:
-        if name in ("test", "["):
-            self._test(words)
-        elif name == "printf" and re.match(f"-v|-?{_EXPANSION.pattern}", "".join(words[1:2])):
-            raise _UnsafeError("bash's printf can take the value for -v; write printf '%s' {{ … }}", "".join(words))
-        elif name in _NAMING:
-            _refuse_names(name, words)
-        elif name == "trap":
-            self._script(name, words[1:])
-        elif name in ("find", "ssh"):
-            if is_appended:
-                raise _UnsafeError(_STANDARD_INPUT.format(name))
-            (self._find if name == "find" else self._ssh)(words)
-        self._warn(name, words)
-        for at in range(1, 0 if name in _NO_OPTIONS else len(words)):
-            if _program(words[at]) in _SHELLS:  # whatever starts it: `docker exec box sh -c …`
-                self._shell(words[at:])
-                break
-
-    def _test(self, words: list[str]) -> None:
-        self._apart(words)
-        for before, word in pairwise(words):
-            if before in ("-v", "-R") and not word.isidentifier():
-                raise _UnsafeError(f"bash evaluates what follows {before}", word)
-
-    def _shell(self, words: list[str]) -> None:
-        """`sh FILE …` and `sh -c SCRIPT …`, where neither FILE nor SCRIPT nor what is before has an expansion."""
-        name = _program(words[0])
-        at, has_script = 1, False
-        while at < len(words) and re.match("[-+].", words[at]) and words[at] != "--":
-            option = words[at]
-            at += 1
-            if option.startswith("--"):
-                at += option in ("--rcfile", "--init-file")
-            else:
-                has_script = has_script or "c" in option
-                at += option.count("o") + option.count("O")
-                if "s" in option:
-                    raise _UnsafeError(_STANDARD_INPUT.format(name))
-        at += words[at : at + 1] in (["-"], ["--"])
-        if _EXPANSION.search("".join(words[: at + 1])):
-            example = f"""{name} -c '… "$1"' {name} {{{{ … }}}}"""
-            raise _UnsafeError(
-                f"{name} would read an expansion as its script or its options; write {example}", "".join(words)
-            )
-        if at >= len(words) or _INPUT_FILE.search(words[at]):
-            raise _UnsafeError(_STANDARD_INPUT.format(name))
-        if has_script and name not in _READABLE_SHELLS:
-            raise _UnsafeError(f"the script of {name} cannot be checked")
-        if has_script:
-            self._script(name, words[at : at + 1])
-
-    def _script(self, name: str, words: list[str]) -> None:
-        """A script that a command is given as an argument: the values may be in its environment and its arguments."""
-        for word in words:
-            if _EXPANSION.search(word):
-                raise _UnsafeError(f"{name} reads an expansion as code", word)
-            _Scanner(word, self.found, is_fed=True, depth=self.depth).read()
-
-    def _launcher(self, name: str, words: list[str], is_appended: bool) -> None:
-        if name == "xargs":
-            words, is_appended = _with_replaced(words, is_appended), True
-        operands, flags = _LAUNCHERS[name]
-        is_sure, options_end = True, False
-        for at in range(1, len(words)):
-            word = words[at]
-            if _ASSIGNMENT.match(word) and _MANY not in word:
-                continue
-            if _EXPANSION.search(word):
-                raise _UnsafeError(f"{name} could take an expansion for the command that it is to start", word)
-            if word == "--" and not options_end:
-                is_sure = options_end = True
-            elif word.startswith("-") and not options_end:
-                _refuse_shell_option(name, word)
-                is_sure = bool(re.fullmatch(rf"{flags}|--[a-z-]+=.*", word, re.DOTALL))
-            elif is_sure and operands:
-                operands -= 1
-            else:
-                self.check_command(words[at:], is_appended=is_appended)
-                if is_sure:
-                    return
-                is_sure = True  # it may be the option's argument: the next one is the command then
-        if is_appended and name != "xargs":
-            raise _UnsafeError(_STANDARD_INPUT.format(name))
-
-    def _find(self, words: list[str]) -> None:
-        self._apart(words)
-        for at, word in enumerate(words):
-            if word in _EXECS:
-                self.check_command([each.replace("{}", _MANY) for each in words[at + 1 :]])
-
-    def _ssh(self, words: list[str]) -> None:
-        host = _behind_options(words, 1)
-        self._one_each(words[: host + 1])
-        rest = words[host + 1 :]
-        if _EXPANSION.search("".join(rest)):
-            raise _UnsafeError("the shell at the other end would read the value as code", "".join(rest))
-        command = rest[_behind_options(rest, 0) :]
-        if not command and self.is_fed:
-            raise _UnsafeError(_STANDARD_INPUT.format("ssh"))
-        self._script("ssh", [" ".join(command)])
-
-    def _apart(self, words: list[str]) -> None:
-        """An expansion may be an operator such as -v or -exec, so that what follows it has to be the author's word."""
-        self._one_each(words)
-        for before, word in pairwise(words):
-            if _EXPANSION.search(before) and _EXPANSION.search(word):
-                raise _UnsafeError(f"{words[0]} could take a value for an operator and the next for its operand", word)
-
-    def _one_each(self, words: list[str]) -> None:
-        for word in words:
-            if _MANY in word:
-                raise _UnsafeError(
-                    f"an expansion among the words of {words[0]} has to stand in double quotes", "".join(words)
-                )
-            for each in _MARK.findall(word):
-                self.found.places[ord(each) - _FIRST_MARK].many = False
-
-    # Warnings.
-
-    def _warn_of_variables(self, words: list[str]) -> None:
         for word in words:
             if _CODE_VARIABLE.match(word):
                 self._note(word, f"other programs run what is in {word.partition('=')[0].rstrip('+')}")
+        words = words[_behind_assignments(words, 0) :]
+        if not words:
+            return
+        if words[0].startswith("-") or _EXPANSION.search(words[0]):
+            raise _UnsafeError("the name of a command has to be written out, without an expansion or a pattern", words)
+        self.found.programs.append(words[0])
+        name = _program(words[0])
+        if name in _REFUSED or "eval" in words:
+            raise _UnsafeError(f"a text with a value must not have {name if name in _REFUSED else 'eval'}", words)
+        if is_appended and name not in _SHELLS and (name in _OPTIONS or name == "find"):
+            raise _UnsafeError(f"{name} could run what xargs reads")
+        if name in _OPTIONS and words[:2] not in (["command", "-v"], ["command", "-V"]):
+            self._deeper()
+            self._launcher(name, words)
+            self.depth -= 1
+        else:
+            self._simple(name, words)
+
+    def _simple(self, name: str, words: list[str]) -> None:
+        line = "\0".join([name, *words[1:]])
+        for unsafe, why in _UNSAFE.items():
+            if re.match(unsafe, line, re.DOTALL | re.ASCII):
+                raise _UnsafeError(why, words)
+        if name in ("test", "[", "find", "ssh"):
+            self.found.lists.difference_update(_numbers(line))
+        if name == "find":
+            starts = [at for at, word in enumerate(words) if word in ("-exec", "-execdir", "-ok", "-okdir")]
+            for start, end in pairwise([*starts, len(words)]):
+                self.check_command([each.replace("{}", _MANY) for each in words[start + 1 : end]])
+        self._warn(name, words)
+        for at in range(1, 0 if _NO_OPTIONS.fullmatch(name) else len(words)):
+            if re.search("sh(93)?$", words[at]) and _program(words[at]) in _SHELLS | _REFUSED:
+                self.check_command(words[at:])  # whatever starts it: `docker exec box sh -c …`
+                break
+
+    def _launcher(self, name: str, words: list[str]) -> None:
+        """A program that starts another; each of its options has to be known."""
+        alone, valued, operands = _OPTIONS[name]
+        at = 1
+        while at < len(words) and words[at - 1] != "--" and words[at].startswith("-"):
+            if words[at] != "--" and not re.fullmatch(f"{alone}|{valued}", words[at], re.DOTALL):
+                raise _UnsafeError(f"a text with a value must not have {name} with unusual options", words)
+            at += 2 if re.fullmatch(valued, words[at]) else 1
+        at += operands
+        if name == "ssh":
+            return self._ssh(words, at)
+        end = _behind_assignments(words, at)
+        replaced = re.findall(r"\0-[0rtx]*I\0?([^\0]*)", "\0".join(words[:at])) if name == "xargs" else []
+        if _EXPANSION.search("".join(words[:at])) or _MANY in "".join(words[at:end]) or len(replaced) > 1:
+            raise _UnsafeError(f"{name} could take a value for its options or for what it is to run", words)
+        if name in _SHELLS:
+            return self._shell(name, words, at)
+        for text in replaced:
+            words = [word.replace(text, _MANY) for word in words]
+        return self.check_command(words[at:], is_appended=name == "xargs")
+
+    def _shell(self, name: str, words: list[str], at: int) -> None:
+        """`sh FILE …` and `sh -c SCRIPT …`, where neither FILE nor SCRIPT has an expansion."""
+        script = "".join(words[at : at + 1])
+        has_script = any(re.match("-[a-z]*c", word) for word in words[1:at])
+        if re.match(r"[-+]|\Z", script) or (not has_script and re.search(f"{_INPUT_FILE}|[{_ANY}]", script)):
+            raise _UnsafeError(f"{name} could read a value as its script", words)
+        if has_script:
+            self._script(name, script)
+
+    def _ssh(self, words: list[str], host: int) -> None:
+        script = " ".join(words[host + 1 :])
+        if script.startswith("-") or (self.is_fed and not script):
+            raise _UnsafeError("the shell at the other end could read a value as its script", words)
+        self._script("ssh", script)
+        self._simple("ssh", words[: host + 1])
+
+    def _script(self, name: str, script: str) -> None:
+        """A script that a command is given as an argument: the values may be in its environment and its arguments."""
+        if _EXPANSION.search(script):
+            example = "" if name == "ssh" else f"""; write {name} -c '… "$1"' {name} {{{{ … }}}}"""
+            raise _UnsafeError(f"{name} would read an expansion as its script{example}", script)
+        _Scanner(script, self.found, is_fed=True, depth=self.depth).read()
 
     def _warn(self, name: str, words: list[str]) -> None:
         self._warn_of_scripts(words)
-        if name in _NO_OPTIONS:
-            return
-        if _FILTERS.fullmatch(name):
+        if _FILTER.fullmatch(name):
             words = words[_script_of_filter(words) :]
-        for before, word in pairwise(words):
+        for before, word in pairwise([] if _NO_OPTIONS.fullmatch(name) else words):
             if word in ("--", "--end-of-options"):
                 return
             is_argument = before is not words[0] and re.fullmatch("-[^=]+", before)
@@ -924,73 +615,31 @@ class _Scanner:
 
     def _warn_of_scripts(self, words: list[str]) -> None:
         """Values in the script of an interpreter, also behind a launcher that we do not know."""
-        for at, word in enumerate(words):
-            name = _program(word)
-            options = [option for program, option in _CODE_OPTIONS if program.fullmatch(name)]
-            rest = words[at:] if options or name in _ANY_ARGUMENT or _FILTERS.fullmatch(name) else []
-            if name in _ANY_ARGUMENT:
-                return self._note("".join(rest), f"{name} may read the value as code")
-            if _FILTERS.fullmatch(name):
-                scripts = [each for before, each in pairwise(rest) if before in ("-e", "--expression")]
-                script = "".join(scripts or rest[_script_of_filter(rest) :][:1])
-                return self._note(script, f"{name} reads the value as code; pass it in a variable")
-            for before, each in pairwise(rest):
-                if any(option.fullmatch(before) or option.match(each) for option in options):
-                    self._note(each, f"{name} reads the value as code; pass it as an argument behind the code")
-            is_without_file = all(each.startswith("-") for each in rest[1:])
-            if _INTERPRETER.fullmatch(name) and is_without_file and self.is_fed and self.found.places:
-                self._note(_mark_of(min(self.found.places)), f"{name} reads its input as code")
-            if options:
-                return None
-        return None
+        names = (at for at, word in enumerate(words) if any(one.fullmatch(_program(word)) for one, _ in _CODE_OPTIONS))
+        words = words[next(names, len(words)) :]
+        name = _program("".join(words[:1]))
+        options = [option for program, option in _CODE_OPTIONS if program.fullmatch(name)]
+        code = [each for before, each in pairwise(words) for one in options if one.fullmatch(before) or one.match(each)]
+        if _FILTER.fullmatch(name) and not code:
+            code = words[_script_of_filter(words) :][:1]
+        self._note("".join(code), f"{name} reads the value as code; pass it as an argument or in a variable")
+        if _INTERPRETER.fullmatch(name) and self.is_fed and all(each.startswith("-") for each in words[1:]):
+            for number in sorted(self.found.quotes)[:1]:
+                self.found.warnings.setdefault(number, f"{name} reads its input as code")
 
     def _note(self, word: str, message: str) -> None:
-        for each in _MARK.findall(word):
-            self.found.warnings.setdefault(ord(each) - _FIRST_MARK, message)
+        for number in _numbers(word):
+            self.found.warnings.setdefault(number, message)
 
 
 def _program(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _refuse_names(name: str, words: list[str]) -> None:
-    """A name that is expanded can have a subscript, and the attributes of a variable can have it evaluated."""
-    for word in words[1:]:
-        names = word.partition("=")[0]
-        if _EXPANSION.search(names) or "[" in names or re.match(r"-\w*[aAin]", word):
-            raise _UnsafeError(f"{name} may evaluate the value; write a name here", "".join(words))
-
-
-def _refuse_shell_option(name: str, option: str) -> None:
-    """`env -S` splits a text into a command; `sudo -s` and `sudo -i` read commands from their input."""
-    if name == "env" and re.match(r"-[a-zA-Z0]*S|--split-string", option):
-        raise _UnsafeError("env -S makes a command of its argument")
-    if name in ("sudo", "doas") and re.match(r"-[a-zA-Z]*[si]|--shell|--login", option):
-        raise _UnsafeError(_STANDARD_INPUT.format(f"{name} {option}"))
-
-
-def _behind_options(words: list[str], at: int) -> int:
-    """Where the options of ssh end: it takes them before the host, and behind it."""
-    while at < len(words) and words[at].startswith("-"):
-        if words[at] == "--":
-            return at + 1
-        at += 2 if _SSH_WITH_ARGUMENT.fullmatch(words[at]) else 1
+def _behind_assignments(words: list[str], at: int) -> int:
+    while at < len(words) and (words[at] in _RESERVED or _ASSIGNMENT.match(words[at])):
+        at += 1
     return at
-
-
-def _with_replaced(words: list[str], is_appended: bool) -> list[str]:
-    """The words of xargs with an expansion wherever `-I` puts one."""
-    if is_appended:
-        raise _UnsafeError(_STANDARD_INPUT.format("xargs"))
-    found = [(at, option) for at, word in enumerate(words) if (option := _REPLACED.fullmatch(word))]
-    if len(found) > 3:
-        raise _UnsafeError("xargs has too many options that replace words")
-    for at, option in found:
-        is_separate = option[1] is not None and not option[2]
-        text = "".join(words[at + 1 : at + 2]) if is_separate else option[2]
-        rest = [each.replace(text or "{}", _MANY) for each in words[at + 1 :]]
-        words = [*words[: at + 1], *(["x", *rest[1:]] if is_separate else rest)]
-    return words
 
 
 def _script_of_filter(words: list[str]) -> int:

@@ -134,9 +134,8 @@ SPOTS = [
     Spot('P "$(printf %s "$(printf %s "$(printf %s {{ x }})")")"', stripped),
     Spot('y={{ x }}; P "${y:-none}" "${y}"', lambda value: [value or "none", value]),
     Spot("for y in {{ x }} '{{ x }}'; do P \"$y\"; done", lambda value: [value, value]),
-    Spot("case {{ x }} in '{{ x }}') P yes;; *) P no;; esac", lambda value: ["yes"]),
-    Spot("case a in b|*a*) P {{ x }};; *) P no;; esac; P '{{ x }}'", lambda value: [value, value]),
-    Spot('f() { P "$1" {{ x }}; }; f {{ x }}', lambda value: [value, value]),
+    Spot("if test {{ x }} = '{{ x }}'; then P yes; else P no; fi", lambda value: ["yes"]),
+    Spot("[ 'a{{ x }}' != \"b{{ x }}\" ] && P {{ x }}; P '{{ x }}'", lambda value: [value, value]),
     Spot("P a # it's {{ x }}\nP {{ x }}", lambda value: ["a", value]),
     Spot('sh -c \'printf "%s\\0" "$1"\' sh {{ x }}', alone),
     Spot("P {{ x | quote }}", alone),
@@ -187,7 +186,7 @@ VALUES = st.text(
 WRAPS: list[Callable[[str], str]] = [
     lambda command: f'printf %s "$({command}\n)"',
     lambda command: f'y=$({command}\n); printf %s "$y"',
-    lambda command: f'f() {{ {command}\n}}; printf %s "$(f)"',
+    lambda command: f"for y in 1; do {command}\ndone",
     lambda command: f"if true; then {command}\nfi # it's",
     lambda command: f" ( {command}\n)",
 ]
@@ -762,7 +761,7 @@ AROUND = [
     "y={{ x }}; C",
     "printf '%s\\0' {{ x }} | C",
     "export y={{ x }}; C",
-    "case {{ x }} in a|*) C;; esac",
+    "if test a{{ x }}; then C; fi",
 ]
 MISTAKES = ["", "", "", "", "'", '"', "`", "\\", "$", "${y", "$(", ")", "}", "((", "[[ ", "#", "\\\n", "{", "<("]
 

@@ -44,7 +44,7 @@ def errors(command: str) -> list[tuple[int, str]]:
         ("ls a#'{{ x }}'", "ls a#''\"${sidecar_value_1}\"''"),
         ('ls \\" {{ x }}', 'ls \\" "${sidecar_value_1}"'),
         ('ls "$(ls \'a" {{ x }} "b\')"', 'ls "$(ls \'a" \'"${sidecar_value_1}"\' "b\')"'),
-        ('case "{{ x }}" in a*|b) ls;; esac', 'case "${sidecar_value_1}" in a*|b) ls;; esac'),
+        ('if [ "{{ x }}" = a ]; then ls; fi', 'if [ "${sidecar_value_1}" = a ]; then ls; fi'),
     ],
 )
 def test_the_reference_fits_the_quotes_around_it(command: str, expected: str) -> None:
@@ -326,6 +326,22 @@ UNSAFE = [
     "case a in a) ls;; esac | $y | cat > {{ x }}",
     "ls '{{ x }}",
     "ls $(ls {{ x }}",
+    # what would take a grammar to read, or a list of every option
+    "case {{ x }} in a|b*) ls;; *) ls;; esac",
+    "case a in\n  *.py | *.js)\n    ls {{ x }}\n    ;;\nesac",
+    'f() { ls "$1"; }; f {{ x }}',
+    'tmp=$(mktemp); trap \'rm -f "$tmp"\' EXIT; cat {{ x }} > "$tmp"',
+    "for y do ls {{ x }}; done",
+    "setsid ls {{ x }}",
+    "sudo -D /tmp ls {{ x }}",
+    "bash --norc -c 'ls \"$1\"' bash {{ x }}",
+    "sh -c +x 'ls {{ x }}'",
+    "sh -c +x {{ x }}",
+    "zsh script.zsh {{ x }}",
+    "git ls-files | xargs -I a -I b cp a {{ x }}",
+    "git ls-files | xargs nice ls {{ x }}",
+    "arr[ {{ x }} ]=1",
+    "ls ) {{ x }}",
 ]
 
 
@@ -355,8 +371,6 @@ SAFE = [
     'for f in {{ x }}; do echo {{ x }} "$f"; done',
     'if [ {{ x }} = a ] && ! test -e {{ x }}; then ls {{ x }}; elif [ "$(wc -l < {{ x }})" -gt 3 ]; then ls; fi',
     "[ {{ x }} -eq 1 ]",
-    "case {{ x }} in a|b*) ls {{ x }};; *) ls;; esac; ls {{ x }}",
-    "case {{ x }} in\n  *.py | *.js)\n    ls {{ x }}\n    ;;\n  *)\n    ls\n    ;;\nesac\nls {{ x }}",
     'while read -r line; do grep -e {{ x }} "$line"; done < {{ x }}',
     "( cd {{ x }}; ls ) | { grep {{ x }}; }",
     "{{ x | raw }}",
@@ -364,8 +378,6 @@ SAFE = [
     "# eval {{ x }}",
     "{{ x | raw }} {{ x }}",
     'y={{ x }}; ls "$y" ${y%a} "${y:-b}"; sh -c \'ls "$1"\' sh $y',
-    'f() { ls "$1"; }; f {{ x }}',
-    'tmp=$(mktemp); trap \'rm -f "$tmp"\' EXIT; cat {{ x }} > "$tmp"',
     "set -eu; git add . && git commit -m {{ x }}",
     "timeout 5m npm test -- {{ x }}",
     "timeout -s KILL 5 grep {{ x }} file",
@@ -404,8 +416,8 @@ def test_a_place_that_can_be_protected_is_not_reported(command: str) -> None:
         ("awk -F: '/{{ x }}/' file", "awk reads the value as code"),
         ("sed 's/a/{{ x }}/' file", "sed reads the value as code"),
         ("sed -n -e p -e {{ x }} file", "sed reads the value as code"),
-        ("make {{ x }}", "make may read the value as code"),
-        ("make CC={{ x }}", "make may read the value as code"),
+        ("make {{ x }}", "make reads the value as code"),
+        ("make CC={{ x }}", "make reads the value as code"),
         ("git -c {{ x }} status", "git reads the value as code"),
         ("ssh -o {{ x }} host uptime", "ssh reads the value as code"),
         ("ssh {{ x }} uptime", "ssh can take the value for an option; put -- before it"),
@@ -472,8 +484,7 @@ def test_nesting_without_end_is_an_error_not_a_crash() -> None:
     for command in ("$(" * 5000 + "{{ x }}", "nice " * 5000 + "ls {{ x }}"):
         with pytest.raises(ShellError, match="nested"):
             check(command)
-    with pytest.raises(ShellError, match=r"nested|complicated"):
-        check("ls {{ x }}; " + "env -u " * 5000)
+    assert errors("ls {{ x }}; " + "env -u " * 5000) == []
 
 
 def test_a_command_is_compiled_once_and_prepared_many_times() -> None:
@@ -507,7 +518,7 @@ def test_a_list_that_starts_a_shell_gets_a_warning_and_no_refusal() -> None:
     assert [[finding.message for finding in each if not finding.is_error] for each in findings] == [
         [],
         [],
-        ["sh would read an expansion as its script or its options; write sh -c '… \"$1\"' sh {{ … }}"],
+        ["sh would read an expansion as its script; write sh -c '… \"$1\"' sh {{ … }}"],
         [],
     ]
     assert check_list(("ssh", "host", "ls {{ x | quote }}")) == [[], [], []]
