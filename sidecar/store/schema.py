@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sidecar.errors import StoreError
 
-VERSION = 2
+VERSION = 4
 
 STATEMENTS = (
     # AUTOINCREMENT: the newest run has the highest number, even after others were deleted and if the clock went back.

@@ -164,7 +164,7 @@ def test_a_table_that_cannot_be_read_is_an_error_and_not_an_empty_table(table: P
 
 @needs_linux
 def test_a_process_whose_first_thread_has_ended_is_not_a_zombie(table: ProcessTable) -> None:
-    kit = Path(__file__).parents[2] / "chaos" / "hostile" / "kit.py"
+    kit = Path(__file__).parents[2] / "integration" / "agents" / "hostile" / "kit.py"
     command = [sys.executable, "-I", "-S", str(kit), "first_thread_ends", "word"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
