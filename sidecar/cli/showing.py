@@ -33,6 +33,6 @@ def panel(journal: Journal, run_id: str, *, keys: bool) -> Panel:
     )
     if run.start:  # what it took and cost before counts; what it said then was read then
         for event in journal.events(run_id):
-            progress.hear(event.told)
+            progress.hear(event.run_event)
         progress.notes.clear()
     return Panel(progress, keys=keys)

@@ -63,7 +63,7 @@ class Gate:
         self._limits = limits
         self._since = time.monotonic()
 
-    # --- signals: abort is checked before stop, everywhere
+    # --- signals
 
     def check(self, kind: Literal["abort-only", "stop-and-abort"]) -> None:
         """RunEnds after an abort, and at a boundary of the second kind after a stop."""
@@ -75,9 +75,10 @@ class Gate:
         if not self.board.glance():
             return False
         self.board.look()
-        if self.board.abort is not None:
+        request = self.board.request
+        if request is not None and request.kind == "abort":
             raise RunEnds(self.aborted())
-        return self.board.stop is not None
+        return request is not None
 
     def stopped(self) -> RunEnds:
         """The end by the stop that is requested."""

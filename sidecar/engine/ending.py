@@ -57,9 +57,10 @@ async def decide_early(execution: Execution, ending: Ending) -> Ending | None:
     if ending.status in ("stopped", "paused"):
         await execution.batches.drained()
         execution.board.look()
-        if execution.board.abort is not None:
+        request = execution.board.request
+        if request is not None and request.kind == "abort":
             return execution.gate.aborted()
-        if ending.status == "stopped" and execution.board.stop is None:
+        if ending.status == "stopped" and request is None:
             execution.batches.go_on()
             return None
         return ending
@@ -139,7 +140,7 @@ def end_unheld(
         event = owner.journal.end_unheld(run.run_id, ending.status, reason=ending.reason)
         for signal in taken:  # after the end: they belong to the execution that they ended
             owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind)
-    on_event(event.told)
+    on_event(event.run_event)
     _consume_signals(owner, board, ending.status, taken)
     return ending
 
@@ -157,7 +158,7 @@ def end_unloadable(
     if run.status != "running":
         owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": previous_status(owner.journal, run)})
     for event in owner.journal.events(run_id, after=last_seq):
-        on_event(event.told)
+        on_event(event.run_event)
     return end_unheld(owner, owner.journal.run(run_id), Ending("failed", reason), on_event)
 
 
@@ -221,7 +222,7 @@ def ending_of_unheld(owner: Owner, run: StoredRun) -> Ending | None:
     lock."""
     board = board_of(owner, run)
     board.look()
-    request = board.abort or board.stop
+    request = board.request
     return ending_by(request, board.subject) if request is not None else None
 
 
@@ -271,7 +272,7 @@ def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
         return False
     board = board_of(owner, run)
     board.look()
-    request = board.abort or board.stop
+    request = board.request
     if board.verdict(signal) != "applies" or request is None:  # None: the file was removed meanwhile
         return False
     if request.kind == "stop" and owner.handouts.all_held(run_id):
@@ -292,7 +293,7 @@ def _note_stop(owner: Owner, run: StoredRun, signal: Signal) -> None:
         owner.journal.change(run.run_id, details={**run.details, NOTED_STOP: noted})
         # A process that has the run in memory loads it again after an event that is not its own.
         event = owner.journal.append(run.run_id, kinds.SIGNAL, data)
-    owner.emit(event.told)
+    owner.emit(event.run_event)
     consume(owner.root, signal, run.run_id, "running")
 
 

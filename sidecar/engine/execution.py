@@ -309,11 +309,11 @@ async def _watch_signals(execution: Execution) -> None:
     """End the run at an abort; emit what is requested; let batches go on when a stop is cancelled."""
     board, emitted = execution.board, None
     while True:
-        if board.abort is not None:
+        request = board.request
+        if request is not None and request.kind == "abort":
             if execution.replies_sent is not None:  # an agent that requested it through us gets its reply first
                 await execution.replies_sent()
             execution.end_now(execution.gate.aborted())
-        request = board.abort or board.stop
         if request is not emitted:
             _emit_request(execution, request, emitted)
             emitted = request

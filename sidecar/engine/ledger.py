@@ -164,7 +164,7 @@ class Ledger:
             self._write()
             self._checkpoints.save(self.run_id, {**self._run.to_json(), "seq": self.seq + 1})
             event = self._journal.end(self.run_id, status, reason=reason, data=data)
-            self._written.append(event.told)
+            self._written.append(event.run_event)
             self.seq = event.seq
 
         with anyio.CancelScope(shield=True):

@@ -141,7 +141,7 @@ class Daemon:
                 left = crashes.end_left(owner, run)
                 if left is not None:
                     if run.status == "running":  # the others were told when it was journalled
-                        owner.emit(left.told)
+                        owner.emit(left.run_event)
                     self._report(f"run {run.run_id} ({run.workflow}) is not resumed: {left.data['reason']}")
                     continue
                 await executor.begin(run.run_id)

@@ -35,7 +35,7 @@ async def follow(database: Database, root: str, run_id: str, after: int = 0) -> 
         for event in journal.events(run_id, after):
             wait_s = _SOON_S
             after = event.seq
-            yield event.told
+            yield event.run_event
             if event.kind == kinds.RUN_ENDED and event.seq == journal.last_seq(run_id):
                 return
         run = journal.run(run_id)

@@ -101,6 +101,11 @@ class Board:
 
     # --- what a run and its display ask
 
+    @property
+    def request(self) -> Request | None:
+        """What is asked of the run now. An abort beats a stop."""
+        return self.abort or self.stop
+
     def glance(self) -> bool:
         """Whether anything is asked or any signal file is there: a few microseconds, at every boundary."""
         asked = self.abort is not None or self._unwritten is not None or self._noted is not None

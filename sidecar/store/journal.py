@@ -85,7 +85,7 @@ class Event:
         return found
 
     @property
-    def told(self) -> RunEvent:
+    def run_event(self) -> RunEvent:
         """For the listeners of the run."""
         return RunEvent(self.run_id, self.kind, self.at, self.data, self.seq)
 
