@@ -454,6 +454,31 @@ def test_the_condition_of_a_loop_is_the_condition_of_its_steps(plan: Explain) ->
     assert step(found, "say").conditions == ("seen_count < 3",)
 
 
+def test_a_field_named_loop_is_not_what_the_condition_of_a_while_reads(plan: Explain) -> None:
+    state = {"raw": {"loop": {"index": 9}}}
+    found = plan([{"id": "w", "type": "while", "condition": "loop.index < 3", "body": [say("x")]}], default_state=state)
+    assert step(found, "w").does == "again and again, while loop.index < 3, 100 times at most"
+
+
+def test_a_step_of_a_loop_does_not_depend_on_itself(plan: Explain) -> None:
+    count = {"id": "own", "type": "state_update", "path": "raw.seen", "value": "{{ seen.concat(item) }}"}
+    found = plan([{"id": "each", "type": "foreach", "items": [1, 2], "body": [count, {**WRITE, "id": "later"}]}])
+    assert step(found, "own").dependencies == ("later",)
+
+
+def test_a_path_that_is_an_expression_may_write_every_field_of_its_section(plan: Explain) -> None:
+    write = {"id": "any", "type": "state_update", "path": "raw.{{ inputs.name }}", "value": 1}
+    found = plan([write, say("{{ files }} {{ mode }}")])
+    assert step(found, "say").does == "say: {{ files }} fast"
+    assert step(found, "say").dependencies == ("any",)
+
+
+def test_a_name_that_a_loop_gives_does_not_depend_on_the_field_of_that_name(plan: Explain) -> None:
+    write = {"id": "field", "type": "state_update", "path": "raw.item", "value": 1}
+    found = plan([write, {"id": "each", "type": "foreach", "items": [1], "body": [say("{{ item }}")]}])
+    assert step(found, "say").dependencies == ()
+
+
 def test_the_steps_for_a_failure_know_nothing_that_any_step_writes(plan: Explain) -> None:
     handling = {
         "on_failure": [{"id": "sorry", "type": "user_message", "message": "{{ error.message }} {{ seen }} {{ count }}"}]
@@ -626,6 +651,18 @@ def test_a_long_chain_of_inclusions_has_a_plan(tmp_path: Path, script: Script) -
         (directory / f"w{number}.yaml").write_text(json.dumps({"steps": [include]}))
     found = explain(workflows.find(str(tmp_path), "w0"), {}, script, str(tmp_path), SETTINGS)
     assert any(line.endswith("not shown any more") for line in found.lines())
+
+
+def test_the_duration_names_what_an_included_workflow_does(plan: Explain, tmp_path: Path) -> None:
+    (tmp_path / "inner.yaml").write_text("name: inner\nsteps: [{type: shell_command, command: make}]")
+    found = plan([{"id": "inc", "type": "include_workflow", "workflow": "inner"}], imports=["inner.yaml"])
+    assert found.estimated_duration == "at least 0s; commands not counted"
+    assert found.required_tools == ("command:make",)
+
+
+def test_what_two_texts_of_a_step_would_fail_with_is_one_problem(plan: Explain) -> None:
+    updates = [{"path": f"raw.{name}", "value": "{{ inputs.n.a.b }}"} for name in ("seen", "x")]
+    assert len(step(plan([{"id": "bad", "type": "state_update", "updates": updates}]), "bad").problems) == 1
 
 
 def test_an_exit_in_an_included_workflow_ends_the_run(plan: Explain, tmp_path: Path) -> None:
