@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.errors import ShellError, TemplateError
 from sidecar.state.javascript import Placeholder, split_template
 from sidecar.state.template import Compiler, Run, Slot, as_text, compile_text, filtered, names_in
+from sidecar.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -316,11 +317,6 @@ _BARE_PIECE = re.compile(rf"""{_DOLLAR} | '(?P<single>[^']*)' | \\(?P<escaped>[^
       | (?P<pattern>[*?\[]|\{{(?!\}})) | (?P<plain>[^'"\\`$*?\[{{ \t\n;&|<>()]+ | \{{ | \$(?![\[({{'"{_ANY}]))""")
 _QUOTED_PIECE = re.compile(rf"""{_DOLLAR} | \\(?P<escaped>[\\$`"\n])
       | (?P<plain>[^"\\`$]+ | \\(?![\\$`"\n{_ANY}]) | \$(?![\[({{{_ANY}]))""")
-_SYNTAX = (
-    "a text with a value cannot have {} here; refused are heredocs, backticks, arithmetic, functions, arrays, <(…), "
-    "{{name}}>, $'…', a word split by \\, \\ or $ before the value, all ${{…}} but for ${{name}} and ${{name:-text}}, "
-    "an expansion behind >&, and quotes and brackets that are not closed"
-)
 # The shell evaluates what it finds in these variables, or reads it as commands.
 _EVALUATED = r"(?<!\w)(PS[0-4]|ENV|BASH_ENV|BASH_FUNC\w*|PROMPT_COMMAND|S?RANDOM|OPTIND|HISTCMD|SECONDS|BASHPID)(?!\w)"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
@@ -453,7 +449,10 @@ class _Scanner:
 
     def _unread(self, at: int) -> _UnsafeError:
         shown = self.text[at : at + 10]
-        return _UnsafeError(_SYNTAX.format(_EXPANSION.sub("{{ … }}", shown).strip() or "an open bracket"), shown)
+        excerpt = one_line(_EXPANSION.sub("{{ … }}", shown))
+        return _UnsafeError(
+            f"{f'`{excerpt}`' if excerpt else 'an open bracket'} cannot stand in a text with a value", shown
+        )
 
     def commands(self, *, is_nested: bool = False) -> None:
         self._deeper()

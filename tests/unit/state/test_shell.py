@@ -350,6 +350,7 @@ def test_a_place_where_a_value_would_be_code_is_found_and_refused(command: str) 
     [(offset, why)] = errors(command)
     assert offset == command.index("{{")
     assert "as a list, or pass the value in `env:`" in why
+    assert "\n" not in why
     with pytest.raises(TemplateError, match="as a list, or pass the value in `env:`"):
         prepare(command, ["v"])
     assert not errors(command.replace("{{ x }}", "{{ x | raw }}").replace("{{ x | quote }}", "{{ x | raw }}"))
