@@ -11,7 +11,7 @@ import yaml
 
 from sidecar.catalog import workflows
 from sidecar.engine.execution import locked
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.service import handing_over, starting
 from sidecar.service import project as projects
 from sidecar.signals import liveness
@@ -112,7 +112,7 @@ class Soaked:
             async with locked(str(self.root), run_id):
                 starting.begin_again(str(self.root), self.journal, self.journal.run(run_id), "server")
             await handing_over.hand_over(self._project, self.journal, run_id)
-        except (SidecarError, OSError) as error:
+        except (*REPORTED, OSError) as error:
             return str(error)
         return None
 

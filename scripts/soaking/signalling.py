@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from sidecar.signals import files, receipts, trailers
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Signaller:
                 self._write(path, governs, "abort" if path.endswith(".abort") else "stop")
         except FileNotFoundError:
             pass  # there was nothing to take away, or its place is gone
-        except (OSError, SidecarError):
+        except (OSError, *REPORTED):
             self.unwritten += 1
 
     def collect(self) -> None:
@@ -108,7 +108,7 @@ class Signaller:
             before.gone_at, before.gone_by = time.monotonic(), "replaced"
         try:
             self._put(written)
-        except (OSError, SidecarError):
+        except (OSError, *REPORTED):
             if (
                 before is not None and replaces and self._ids_at(path) in before.ids
             ):  # the disk is full: it still stands

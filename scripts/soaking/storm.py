@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import psutil
 
-from sidecar.errors import SidecarError
+from sidecar.errors import REPORTED
 from soaking import signalling
 from soaking.clock import Clock
 from soaking.keeper import Keeper
@@ -126,7 +126,7 @@ class Storm:
         workspace = self._random.choice([*self.soaked.workspaces, None])
         try:
             self._open.add(self.soaked.add_run(workspace, items=self._random.choice(_ITEMS)))
-        except (SidecarError, OSError) as error:
+        except (*REPORTED, OSError) as error:
             self._told["refused"].append(str(error))
 
     async def _hand_over(self, run_id: str) -> None:
@@ -138,7 +138,7 @@ class Storm:
     def _forget_completed(self) -> None:
         try:
             self._open -= {run_id for run_id in self._open if self.soaked.journal.run(run_id).status == _OVER}
-        except SidecarError as error:
+        except REPORTED as error:
             self._told["refused"].append(str(error))
 
     async def _signal(self) -> None:

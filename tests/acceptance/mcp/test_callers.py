@@ -220,7 +220,7 @@ async def test_redirect(case: Case, era: str) -> None:
 
 async def test_sibling_failed(case: Case, era: str) -> None:
     name = case.name
-    command = f"test {{{{ item }}}} = bad || {{ {BORN.format(name)} while :; do sleep 600; done; }}; "
+    command = f"test $ITEM = bad || {{ {BORN.format(name)} while :; do sleep 600; done; }}; "
     case.house.project.workflow(
         name,
         {
@@ -238,6 +238,7 @@ async def test_sibling_failed(case: Case, era: str) -> None:
                         "id": "do",
                         "type": "shell_command",
                         "command": command + f"until test -e {name}.go; do sleep 0.02; done; exit 7",
+                        "env": {"ITEM": "{{ item }}"},
                     }
                 ],
             }

@@ -53,7 +53,8 @@ async def test_each_of_fifty_items_is_done_once_and_never_more_than_three_at_a_t
 async def test_a_task_that_fails_ends_its_siblings_before_its_step_fails(world: World) -> None:
     # The siblings take a while to end: the step has not failed before they have.
     sibling = "{ trap 'sleep 0.3; exit 0' TERM; sleep 600 & echo $$ >> pids; wait; }"
-    work = shell("mark", f"test {{{{ index }}}} = 1 || {sibling}; {LOOK.format('go')}; exit 7")
+    command = f"test $INDEX = 1 || {sibling}; {LOOK.format('go')}; exit 7"
+    work = shell("mark", command, env={"INDEX": "{{ index }}"})
     content = tasks(work, KEEP, items=[0, 1, 2, 3], max_parallel=3)
     content["error_handling"] = {"on_failure": [shell("count", "ps -o pid= -p $(paste -sd, pids) > left || true")]}
     run_id = world.create(world.workflow("fails", content))
