@@ -15,10 +15,11 @@ daemonizing) # re-parented, in a session of its own, deaf
     (setsid sh -c 'trap "" TERM HUP; sleep 600' </dev/null >/dev/null 2>&1 &)
     ;;
 chatty) yes 'many words, and nobody who reads them' | head -c 100000 ;;
-crashing)
-    if [ $(($$ % 2)) -eq 0 ]; then
+crashing) # at every second attempt; process numbers would decide the same way for ever on a quiet machine
+    attempt=$(grep -cF "begin $SIDECAR_RUN_ID $step " "$SOAK_EFFECTS")
+    if [ $((attempt % 2)) -eq 1 ]; then
         sleep "$work_s"
-        [ $(($$ % 4)) -eq 0 ] && kill -SEGV $$
+        [ $((attempt % 4)) -eq 1 ] && kill -SEGV $$
         exit 7
     fi
     ;;
