@@ -263,7 +263,7 @@ def test_a_value_in_a_heredoc_is_an_error_at_its_line(project: Project) -> None:
         """)
     )
     assert found[:3] == (6, 7, "error")
-    assert "heredoc" in found[3]
+    assert "`<<EOF" in found[3]
 
 
 def test_a_path_that_cannot_be_read_is_an_error(project: Project) -> None:
