@@ -9,7 +9,7 @@ import os
 import select
 import socket
 
-from sidecar.agents import socket_path
+from sidecar import sockets
 
 _CHUNK = 65536
 _GONE = select.POLLERR | select.POLLHUP  # told unasked
@@ -19,7 +19,7 @@ _INCOMING = select.POLLIN | select.POLLHUP | select.POLLERR
 def reach(path: str) -> socket.socket | None:
     """A connection to the server at a path; None where nobody listens there."""
     try:
-        return socket_path.connect(path)
+        return sockets.connect(path)
     except OSError:
         return None
 

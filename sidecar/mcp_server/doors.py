@@ -9,10 +9,10 @@ import anyio
 import anyio.to_thread
 
 from sidecar import layout
-from sidecar.agents.bound_socket import bound
 from sidecar.errors import SidecarError
 from sidecar.mcp_server import transport_unix
 from sidecar.service.executor import Runs
+from sidecar.sockets import Listener
 
 if TYPE_CHECKING:
     import socket
@@ -92,7 +92,7 @@ async def of_daemon(
 async def _run_door(run_id: str, cases: Callable[[], UseCases], runs: Runs) -> AsyncIterator[None]:
     with ExitStack() as stack:
         try:
-            listening = stack.enter_context(bound(layout.run_socket(runs.owner.root, run_id)))
+            listening = stack.enter_context(Listener(layout.run_socket(runs.owner.root, run_id)))
         except SidecarError as error:  # the run can do without
             runs.owner.report(f"the agents of run {run_id} cannot call back: {error}")
             yield

@@ -20,9 +20,9 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sidecar.agents.accepting import Accepting
 from sidecar.errors import ConfigError, SidecarError
 from sidecar.mcp_server import wire
+from sidecar.sockets import Acceptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -122,10 +122,10 @@ class _Uvicorn(uvicorn.Server):
         """Take connections until cancelled."""
         await self._ready.wait()
         loop = asyncio.get_running_loop()
-        accepting = Accepting(listening, "HTTP")
+        acceptor = Acceptor(listening, "HTTP")
         try:
             while True:
-                connected = await accepting.next()
+                connected = await acceptor.accept()
                 if not self._has_room():
                     logger.warning("an HTTP connection was turned away: %d are being served", self._most)
                     connected.close()
@@ -136,7 +136,7 @@ class _Uvicorn(uvicorn.Server):
                 except OSError:  # gone already
                     connected.close()
         finally:
-            accepting.close()
+            acceptor.close()
 
     def _protocol(self) -> _Protocol:
         return _Protocol(self.config, self.server_state, self.lifespan.state)

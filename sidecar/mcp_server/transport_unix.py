@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
-from sidecar.agents.accepting import serve_each
-from sidecar.agents.bound_socket import bound
 from sidecar.mcp_server.descriptors import Output, StandardInput
+from sidecar.sockets import Listener, serve_each
 
 if TYPE_CHECKING:
     import socket
@@ -22,7 +21,7 @@ Serve = Callable[[ByteReceiveStream, ByteSendStream], Awaitable[None]]
 
 async def listen(path: str, serve: Serve, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Serve everybody who connects, until cancelled. The caller holds the lock of whatever the socket belongs to."""
-    with bound(path) as listening:
+    with Listener(path) as listening:
         task_status.started()
         await accept(listening, serve)
 

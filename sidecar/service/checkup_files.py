@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 from sidecar import layout
-from sidecar.agents import socket_path
 from sidecar.model import ulid
 from sidecar.service.finding import fine, note, problem
 from sidecar.signals import files, liveness, targets
 from sidecar.signals.consume import still_to_take
+from sidecar.sockets import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -114,7 +114,7 @@ def _daemon(root: str) -> int | None:
 
 def _is_dead(path: str) -> bool:
     try:
-        socket_path.connect(path).close()
+        connect(path).close()
     except ConnectionRefusedError:
         return True
     except OSError:  # it is not there, or not ours

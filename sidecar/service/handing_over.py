@@ -16,14 +16,13 @@ from anyio.abc import UNIXSocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from sidecar import layout
-from sidecar.agents import detach, socket_path
-from sidecar.agents.accepting import serve_each
-from sidecar.agents.bound_socket import bound
+from sidecar.agents import detach
 from sidecar.engine.ending import revert_beginning
 from sidecar.engine.execution import REQUEST, locked
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import duration, ulid
 from sidecar.signals import liveness
+from sidecar.sockets import Listener, connect, serve_each
 
 if TYPE_CHECKING:
     import socket
@@ -113,7 +112,7 @@ async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: s
 
 async def take_over(root: str, begin: Begin, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """The daemon's side, until cancelled: `begin` starts what is asked for. The caller is the project's daemon."""
-    with bound(layout.handover_socket(root)) as listening:
+    with Listener(layout.handover_socket(root)) as listening:
         task_status.started()
         await serve_each(listening, lambda connected: _answered(connected, begin), "hand-over")
 
@@ -145,7 +144,7 @@ async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
 async def _to_the_daemon(root: str, asked: dict[str, Any], within_s: float) -> bool:
     """False where there is no daemon, or it went away before it had the run."""
     try:
-        connected = socket_path.connect(layout.handover_socket(root))
+        connected = connect(layout.handover_socket(root))
     except OSError:
         return False
     with connected:

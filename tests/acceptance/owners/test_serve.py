@@ -26,13 +26,12 @@ INITIALIZE = {
 OWN = {
     "sidecar",
     "sidecar.__main__",
-    "sidecar.agents",
-    "sidecar.agents.socket_path",
     "sidecar.cli",
     "sidecar.cli.serve",
     "sidecar.cli.serve_pump",
     "sidecar.errors",
     "sidecar.layout",
+    "sidecar.sockets",
 }
 NOISE = """\
 import os, sys

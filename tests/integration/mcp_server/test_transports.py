@@ -22,10 +22,10 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from sidecar.agents import socket_path
-from sidecar.agents.bound_socket import bound
+from sidecar import sockets
 from sidecar.errors import SidecarError
 from sidecar.mcp_server import transport_http, transport_unix
+from sidecar.sockets import Listener
 
 if TYPE_CHECKING:
     from tests.integration.mcp_server.conftest import Served
@@ -117,7 +117,7 @@ def _pumping(path: Path) -> subprocess.Popen[bytes]:
 
 
 def test_the_pump_ends_with_its_client_and_fails_without_its_server(tmp_path: Path) -> None:
-    with socket_path.bind(str(tmp_path / "s")) as listening:
+    with sockets.bind(str(tmp_path / "s")) as listening:
         listening.settimeout(DEADLINE_S)
         with _pumping(tmp_path / "s") as process:
             served, _ = listening.accept()
@@ -136,7 +136,7 @@ def test_the_pump_ends_with_its_client_and_fails_without_its_server(tmp_path: Pa
 
 
 def test_the_pump_passes_a_request_on_though_its_output_is_full(tmp_path: Path) -> None:
-    with socket_path.bind(str(tmp_path / "s")) as listening:
+    with sockets.bind(str(tmp_path / "s")) as listening:
         listening.settimeout(DEADLINE_S)
         with _pumping(tmp_path / "s") as process:
             served, _ = listening.accept()
@@ -179,24 +179,24 @@ async def test_a_path_longer_than_a_socket_address_is_bound_and_reached(served: 
 
 def test_a_dead_socket_is_replaced_and_anything_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    socket_path.bind(str(path)).close()
+    sockets.bind(str(path)).close()
     assert path.exists()
     with pytest.raises(ConnectionRefusedError):
-        socket_path.connect(str(path))
-    with socket_path.bind(str(path)), socket_path.connect(str(path)):
+        sockets.connect(str(path))
+    with sockets.bind(str(path)), sockets.connect(str(path)):
         pass
     path.unlink()
     path.write_text("precious")
-    with pytest.raises(SidecarError, match="not a socket is in the way"), bound(str(path)):
+    with pytest.raises(SidecarError, match="not a socket is in the way"), Listener(str(path)):
         pass
     assert path.read_text() == "precious"
 
 
 def test_a_socket_that_somebody_else_put_there_meanwhile_stays(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    with bound(str(path)):
+    with Listener(str(path)):
         path.unlink()
-        theirs = socket_path.bind(str(path))
+        theirs = sockets.bind(str(path))
     assert path.exists()
     theirs.close()
 

@@ -10,8 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from sidecar import layout
-from sidecar.agents import socket_path
+from sidecar import layout, sockets
 from sidecar.errors import SidecarError
 from sidecar.service.handing_over import hand_over, take_over
 
@@ -64,7 +63,7 @@ async def test_a_daemon_that_goes_away_before_it_answers_leaves_the_run_to_an_ow
         connected.recv(read_bytes)  # with something left unread, the other side gets an error and no end of file
         connected.close()
 
-    with socket_path.bind(layout.handover_socket(str(place.root))) as listening:
+    with sockets.bind(layout.handover_socket(str(place.root))) as listening:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, accept_and_leave, listening)
             await hand_over(place.project, place.owner.journal, run_id)

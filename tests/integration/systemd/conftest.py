@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sidecar.agents import socket_path
+from sidecar import sockets
 from sidecar.service import looking
 from sidecar.service.units import escaped_path
 from sidecar.store.db import open_database
@@ -199,7 +199,7 @@ class Project:
                 for arguments in [{"flow_name": workflow, "detach": True, **more}]
             ),
         ]
-        with socket_path.connect(str(self.own / "sidecar.sock")) as connected:
+        with sockets.connect(str(self.own / "sidecar.sock")) as connected:
             connected.settimeout(DEADLINE_S)
             connected.sendall(b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages))
             answers: dict[int, Any] = {}
