@@ -54,6 +54,7 @@ state_schema:
     when: {from: raw.at, transform: input}
 """
 WRITE = {"id": "write", "type": "shell_command", "command": "git ls-files", "state_update": {"path": "raw.seen"}}
+WRITES = "{id: write, type: shell_command, command: git ls-files, state_update: {path: raw.seen}}"
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +65,12 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture
 def plan(tmp_path: Path, script: Script) -> Explain:
-    """Explains steps, or a whole definition, on top of BASE."""
+    """Explains steps, in YAML or as they are, on top of BASE."""
 
-    def explained(
-        steps: list[dict[str, Any]] | dict[str, Any], inputs: dict[str, Any] | None = None, **more: Any
-    ) -> RunPlan:
-        definition = {**yaml.safe_load(BASE), "steps": steps, **more}
+    def explained(steps: str | list[dict[str, Any]], inputs: dict[str, Any] | None = None, **more: Any) -> RunPlan:
+        parsed = yaml.safe_load(steps) if isinstance(steps, str) else steps
         path = tmp_path / "w.yaml"
-        path.write_text(json.dumps(definition))
+        path.write_text(json.dumps({**yaml.safe_load(BASE), "steps": parsed, **more}))
         return explain(workflows.load(str(path)), inputs or {}, script, str(tmp_path), SETTINGS)
 
     return explained
@@ -131,107 +130,70 @@ def test_a_plan_reads_like_the_run(tmp_path: Path, script: Script) -> None:
 
 
 def test_nothing_is_executed_and_nothing_is_written(plan: Explain, tmp_path: Path) -> None:
-    plan(
-        [
-            {"type": "shell_command", "command": f"touch {tmp_path}/ran"},
-            {"type": "agent_shell_command", "command": f"touch {tmp_path}/ran"},
-            {"type": "agent", "agent": "toucher", "prompt": "x"},
-            {"type": "mcp_call", "mcp": {"server": "toucher", "method": "touch"}},
-        ]
-    )
+    touch = f"touch {tmp_path}/ran"
+    steps = "[{type: agent, agent: toucher, prompt: x}, {type: mcp_call, mcp: {server: toucher, method: touch}}]"
+    plan([{"type": f"{kind}shell_command", "command": touch} for kind in ("", "agent_")] + yaml.safe_load(steps))
     assert [each.name for each in tmp_path.iterdir()] == ["w.yaml"]
 
 
 # --- each type of step
 
-LINES: dict[str, tuple[dict[str, Any], str]] = {
-    "shell_command": ({"command": "ls {{ files }} {{ at }}"}, "run `ls a 'b c' {{ at }}`"),
-    "agent_shell_command": (
-        {"command": "./x", "reason": "needs {{ count }}"},
-        "run `./x` on the terminal (needs 4)",
+LINES: dict[str, tuple[str, str]] = {
+    "shell_command": (
+        """command: 'ls {{ files }} {{ at }}', working_dir: '{{ mode }}', timeout: '{{ inputs.n * 1000 }}',
+        state_update: {path: 'raw.k.{{ files[1] }}'}, env: {A: '{{ count }}', B: '{{ at }}'}""",
+        "run `ls a 'b c' {{ at }}` in fast, for 2s at most → raw.k.b c",
     ),
-    "agent": ({"prompt": "Do {{ count }}\nof {{ when }}."}, "have claude do: Do 4 of {{ when }}."),
+    "agent_shell_command": ("command: ./x, reason: 'needs {{ count }}'", "run `./x` on the terminal (needs 4)"),
+    "agent": (
+        'prompt: "Do {{ count }}\\nof {{ when }}.", agent: "{{ inputs.name }}"',
+        "have claude do: Do 4 of {{ when }}.",
+    ),
     "mcp_call": (
-        {"mcp": {"method": "lint", "params": {"files": "{{ files }}", "at": "{{ at }}"}}, "timeout": "30s"},
+        "mcp: {method: lint, params: {files: '{{ files }}', at: '{{ at }}'}}, timeout: 30s",
         'call the MCP tool lint with {"files": ["a", "b c"], "at": "{{ at }}"}, for 30s at most',
     ),
     "state_update": (
-        {"updates": [{"path": "raw.x", "operation": "increment"}, {"path": "raw.k.{{ mode }}", "value": "{{ at }}"}]},
+        "updates: [{path: raw.x, operation: increment}, {path: 'raw.k.{{ mode }}', value: '{{ at }}'}]",
         "increase raw.x by 1, set raw.k.fast to {{ at }}",
     ),
     "user_input": (
-        {"prompt": "Which of {{ files }}?", "choices": ["a"], "state_update": {"path": "raw.x"}},
+        "prompt: 'Which of {{ files }}?', choices: [a], state_update: {path: raw.x}",
         'ask: Which of ["a", "b c"]? ("a") → raw.x',
     ),
-    "user_message": ({"message": "{{ count }} since {{ at }}"}, "say: 4 since {{ at }}"),
+    "user_message": ("message: '{{ count }} since {{ at }}'", "say: 4 since {{ at }}"),
     "apply_hints": (
-        {"file": "{{ files[0] }}", "hints": "{{ at }}", "agent": "codex"},
+        "file: '{{ files[0] }}', hints: '{{ at }}', agent: codex",
         "have codex apply hints to a: {{ at }}",
     ),
-    "conditional": ({"condition": "{{ flag }}", "then": []}, "flag holds: nothing to do"),
+    "conditional": ("condition: '{{ flag }}', then: []", "flag holds: nothing to do"),
     "while": (
-        {"condition": "at !== null", "max_iterations": "{{ inputs.n }}", "body": []},
+        "condition: at !== null, max_iterations: '{{ inputs.n }}', body: []",
         "again and again, while at !== null, 2 times at most",
     ),
-    "foreach": ({"items": "{{ files }}", "body": []}, 'for each of 2 items ("a", "b c"), one after the other'),
+    "foreach": ("items: '{{ files }}', body: []", 'for each of 2 items ("a", "b c"), one after the other'),
     "parallel_foreach": (
-        {"items": "{{ files }}", "sub_agent_task": "t", "max_parallel": "{{ inputs.n }}", "agent": "gemini"},
-        'for each of 2 items ("a", "b c"), 2 at a time: task t by gemini',
+        "items: '{{ files }}', sub_agent_task: t, max_parallel: '{{ inputs.n }}', agent: gemini, wait_for_all: false",
+        'for each of 2 items ("a", "b c"), 2 at a time: task t by gemini, going on when the first is done',
     ),
     "include_workflow": (
-        {"workflow": "example:shared-checks", "inputs": {"files": "{{ files }}"}},
+        "workflow: 'example:shared-checks', inputs: {files: '{{ files }}'}",
         'run the workflow example:shared-checks with files=["a", "b c"]',
     ),
-    "break": ({}, "leave the loop"),
-    "continue": ({}, "go on with the loop's next iteration"),
-    "wait": ({"duration": "{{ inputs.n * 750 }}"}, "wait 1.5s"),
-    "exit": ({"status": "failed", "message": "after {{ count }}"}, "end the run as failed: after 4"),
+    "break": ("description: x", "leave the loop"),
+    "continue": ("description: x", "go on with the loop's next iteration"),
+    "wait": ("duration: '{{ inputs.n * 750 }}'", "wait 1.5s"),
+    "wait for": ("until: '{{ seen.length > 0 }}', timeout: 1h30m", "wait until seen.length > 0, for 1h30m at most"),
+    "exit": ("status: failed, message: 'after {{ count }}'", "end the run as failed: after 4"),
 }
 
 
-@pytest.mark.parametrize("kind", STEP_CLASSES)
+@pytest.mark.parametrize("kind", [*STEP_CLASSES, "wait for"])
 def test_each_type_of_step_says_what_it_would_do(kind: str, plan: Explain) -> None:
     keys, expected = LINES[kind]
     tasks = {"t": {"steps": [{"type": "agent", "prompt": "{{ item }}"}]}}
-    found = plan([{"id": "it", "type": kind, **keys}], sub_agent_tasks=tasks)
-    assert step(found, "it").does == expected
-    assert step(found, "it").problems == ()
-
-
-def test_a_wait_for_a_condition_is_shown_with_the_condition(plan: Explain) -> None:
-    found = plan([{"type": "wait", "until": "{{ seen.length > 0 }}", "timeout": "1h30m"}])
-    assert text_of(found) == "wait until seen.length > 0, for 1h30m at most"
-
-
-def test_what_is_known_of_a_step_is_in_its_json(plan: Explain) -> None:
-    found = plan(
-        [
-            {
-                "id": "run",
-                "type": "shell_command",
-                "description": "List.",
-                "command": "ls {{ mode }}",
-                "working_dir": "{{ mode }}",
-                "env": {"A": "{{ count }}", "B": "{{ at }}"},
-                "timeout": "{{ inputs.n * 1000 }}",
-                "on_error": "retry",
-                "retry_count": 1,
-                "state_update": {"path": "raw.k.{{ files[1] }}"},
-                "error_state_update": {"path": "raw.e.{{ mode }}"},
-            }
-        ]
-    )
-    assert found.to_json()["steps"] == [
-        {
-            "step_id": "run",
-            "type": "shell_command",
-            "does": "run `ls fast` in fast, for 2s at most → raw.k.b c",
-            "conditions": [],
-            "dependencies": [],
-            "inside": [],
-            "description": "List.",
-        }
-    ]
+    found = plan(f"[{{id: it, type: {kind.partition(' ')[0]}, {keys}}}]", sub_agent_tasks=tasks)
+    assert (step(found, "it").does, step(found, "it").problems) == (expected, ())
 
 
 def test_steps_with_every_key_that_they_can_have_are_planned(plan: Explain) -> None:
@@ -279,74 +241,53 @@ def test_behind_a_step_that_writes_a_field_it_and_all_that_follows_from_it_is_un
 @pytest.mark.parametrize(
     "writer",
     [
-        {"type": "state_update", "path": "raw.seen", "value": [1]},
-        {"type": "state_update", "updates": [{"path": "raw.x", "value": 1}, {"path": "raw.seen.a", "value": 1}]},
-        {"type": "state_update", "path": "raw.{{ mode }}", "value": 1},  # a name that only the run knows
-        {"type": "shell_command", "command": "x", "error_state_update": {"path": "raw.seen"}},
-        {"type": "user_input", "prompt": "?", "state_update": {"path": "raw.seen"}},
-        {"type": "conditional", "condition": "{{ at }}", "then": [], "else": [WRITE]},
-        {"type": "conditional", "condition": True, "then": [WRITE]},
-        {"type": "while", "condition": "{{ at }}", "body": [WRITE]},
-        {"type": "foreach", "items": "{{ files }}", "body": [WRITE]},
-        {"type": "parallel_foreach", "items": "{{ files }}", "sub_agent_task": "writes"},
-        {"type": "parallel_foreach", "items": "{{ files }}", "sub_agent_task": "cleans"},
-        {
-            "type": "parallel_foreach",
-            "items": "{{ at }}",
-            "sub_agent_task": "nothing",
-            "on_sub_agent_error": {"collect_errors": True, "error_state_path": "raw.seen"},
-        },
+        "type: state_update, path: raw.seen, value: [1]",
+        "type: state_update, updates: [{path: raw.x, value: 1}, {path: raw.seen.a, value: 1}]",
+        "type: state_update, path: 'raw.{{ mode }}', value: 1",  # a name that only the run knows
+        "type: shell_command, command: x, error_state_update: {path: raw.seen}",
+        "type: user_input, prompt: '?', state_update: {path: raw.seen}",
+        f"type: conditional, condition: '{{{{ at }}}}', then: [], else: [{WRITES}]",
+        f"type: conditional, condition: true, then: [{WRITES}]",
+        f"type: while, condition: '{{{{ at }}}}', body: [{WRITES}]",
+        f"type: foreach, items: '{{{{ files }}}}', body: [{WRITES}]",
+        "type: parallel_foreach, items: '{{ files }}', sub_agent_task: writes",
+        "type: parallel_foreach, items: '{{ files }}', sub_agent_task: cleans",
+        """type: parallel_foreach, items: '{{ at }}', sub_agent_task: nothing,
+        on_sub_agent_error: {collect_errors: true, error_state_path: raw.seen}""",
     ],
 )
-def test_every_way_to_write_a_field_makes_it_unknown(writer: dict[str, Any], plan: Explain) -> None:
+def test_every_way_to_write_a_field_makes_it_unknown(writer: str, plan: Explain) -> None:
     nothing: list[dict[str, Any]] = [{"type": "user_message", "message": "x"}]
     tasks = {
         "writes": {"steps": [{**WRITE, "id": "written"}]},
         "cleans": {"steps": nothing, "error_handling": {"cleanup_on_error": [{**WRITE, "id": "cleaned"}]}},
         "nothing": {"steps": nothing},
     }
-    found = plan([{"id": "writer", **writer}, say("{{ seen }}, {{ seen_count }}")], sub_agent_tasks=tasks)
+    message = "{id: say, type: user_message, message: '{{ seen }}, {{ seen_count }}'}"
+    found = plan(f"[{{id: writer, {writer}}}, {message}]", sub_agent_tasks=tasks)
     assert text_of(found) == "say: {{ seen }}, {{ seen_count }}"
 
 
-def test_inside_a_loop_what_its_body_writes_is_unknown_from_the_start(plan: Explain) -> None:
+def test_inside_a_loop_or_a_task_what_it_writes_is_unknown_from_the_start(plan: Explain) -> None:
     body = [say("{{ seen_count }} of {{ count }}: {{ item }}"), WRITE]
     found = plan([{"id": "each", "type": "foreach", "items": "{{ files }}", "body": body}])
     assert step(found, "say").does == "say: {{ seen_count }} of 4: {{ item }}"
-    assert step(found, "say").dependencies == ("write",)
-    assert step(found, "say").inside == ("each",)
-
-
-def test_inside_parallel_tasks_what_any_of_them_writes_is_unknown(plan: Explain) -> None:
-    task = {
-        "inputs": {"known": "{{ count }}", "own": "{{ item }}"},
-        "steps": [say("{{ known }} {{ own }} {{ seen }}"), WRITE],
-    }
-    found = plan(
-        [{"id": "all", "type": "parallel_foreach", "items": "{{ files }}", "sub_agent_task": "t"}],
-        sub_agent_tasks={"t": task},
-    )
+    assert (step(found, "say").dependencies, step(found, "say").inside) == (("write",), ("each",))
+    inputs = {"known": "{{ count }}", "own": "{{ item }}"}
+    tasks = {"t": {"inputs": inputs, "steps": [say("{{ known }} {{ own }} {{ seen }}"), WRITE]}}
+    found = plan("[{type: parallel_foreach, items: '{{ files }}', sub_agent_task: t}]", sub_agent_tasks=tasks)
     assert step(found, "say").does == "say: {{ known }} {{ own }} {{ seen }}"
 
 
 def test_a_name_that_a_loop_or_a_task_gives_hides_the_field_of_that_name(plan: Explain) -> None:
-    more = {
-        "default_state": {"raw": {"item": "field", "files": "field"}},
-        "state_schema": {},
-        "sub_agent_tasks": {"t": {"inputs": {"files": "{{ item }}"}, "steps": [say("{{ files }} {{ item }}")]}},
-    }
     found = plan(
-        [
-            {
-                "type": "foreach",
-                "items": [1, 2],
-                "body": [{"id": "in", "type": "user_message", "message": "{{ item }}"}],
-            },
-            {"type": "parallel_foreach", "items": [1, 2], "sub_agent_task": "t"},
-        ],
-        **more,
+        "[{type: foreach, items: [1, 2], body: [{id: in, type: user_message, message: '{{ item }}'}]},"
+        " {type: parallel_foreach, items: [1, 2], sub_agent_task: t}]",
+        default_state={"raw": {"item": "field", "files": "field"}},
+        state_schema={},
+        sub_agent_tasks={"t": {"inputs": {"files": "{{ item }}"}, "steps": [say("{{ files }} {{ item }}")]}},
     )
-    assert step(found, "in").does == "say: {{ item }}"
+    assert (step(found, "in").does, step(found, "in").dependencies) == ("say: {{ item }}", ())
     assert step(found, "say").does == "say: {{ files }} {{ item }}"
 
 
@@ -401,24 +342,16 @@ def test_a_condition_that_only_the_run_knows_shows_both_branches_with_its_text(p
     assert found.skipped == ()
 
 
-def test_behind_a_branch_that_ends_the_run_the_steps_have_the_opposite_as_their_condition(plan: Explain) -> None:
-    leaves = {"type": "conditional", "condition": "{{ at }}", "then": [{"type": "exit"}]}
-    assert step(plan([leaves, say("x")]), "say").conditions == ("!(at)",)
-
-
 def test_behind_the_end_of_the_run_nothing_is_planned(plan: Explain) -> None:
-    leaves = {"type": "conditional", "condition": "{{ flag }}", "then": [{"id": "out", "type": "exit"}, WRITE]}
-    found = plan([leaves, say("x")])
+    leaves = "{{type: conditional, condition: '{{{{ {} }}}}', then: [{{id: out, type: exit}}, {}]}}"
+    after = "{id: say, type: user_message, message: x}"
+    found = plan(f"[{leaves.format('flag', WRITES)}, {after}]")
     assert [one.step_id for one in found.steps] == ["0.conditional", "out"]
     assert found.skipped == ("write", "say")
-
-
-@pytest.mark.parametrize(("items", "skipped"), [("{{ files }}", ("say",)), ("{{ at }}", ())])
-def test_a_loop_that_is_sure_to_begin_and_ends_the_run_is_the_end(
-    items: str, skipped: tuple[str, ...], plan: Explain
-) -> None:
-    found = plan([{"type": "foreach", "items": items, "body": [{"type": "exit"}]}, say("x")])
-    assert found.skipped == skipped
+    assert step(plan(f"[{leaves.format('at', WRITES)}, {after}]"), "say").conditions == ("!(at)",)
+    for items, skipped in (("files", ("say",)), ("at", ())):
+        loop = f"{{type: foreach, items: '{{{{ {items} }}}}', body: [{{type: exit}}]}}"
+        assert plan(f"[{loop}, {after}]").skipped == skipped
 
 
 def test_behind_a_break_the_rest_of_the_body_is_not_planned_but_what_follows_the_loop_is(plan: Explain) -> None:
@@ -442,41 +375,22 @@ def test_the_steps_of_a_loop_that_is_known_to_do_nothing_are_not_run(loop: dict[
     assert [one.step_id for one in found.steps] == ["loop", "say"]
 
 
-def test_a_field_that_a_step_writes_is_unknown_in_every_place(plan: Explain) -> None:
-    found = plan([say("{{ seen }}"), WRITE])
-    assert step(found, "say").does == "say: {{ seen }}"
-    assert step(found, "say").dependencies == ()
-
-
 def test_the_condition_of_a_loop_is_the_condition_of_its_steps(plan: Explain) -> None:
     found = plan([WRITE, {"id": "loop", "type": "while", "condition": "seen_count < 3", "body": [say("x")]}])
     assert step(found, "loop").does == "again and again, while seen_count < 3, 100 times at most"
     assert step(found, "say").conditions == ("seen_count < 3",)
-
-
-def test_a_field_named_loop_is_not_what_the_condition_of_a_while_reads(plan: Explain) -> None:
     state = {"raw": {"loop": {"index": 9}}}
-    found = plan([{"id": "w", "type": "while", "condition": "loop.index < 3", "body": [say("x")]}], default_state=state)
+    found = plan("[{id: w, type: while, condition: loop.index < 3, body: []}]", default_state=state)
     assert step(found, "w").does == "again and again, while loop.index < 3, 100 times at most"
 
 
-def test_a_step_of_a_loop_does_not_depend_on_itself(plan: Explain) -> None:
+def test_a_step_depends_on_those_that_may_write_what_it_reads_and_not_on_itself(plan: Explain) -> None:
     count = {"id": "own", "type": "state_update", "path": "raw.seen", "value": "{{ seen.concat(item) }}"}
     found = plan([{"id": "each", "type": "foreach", "items": [1, 2], "body": [count, {**WRITE, "id": "later"}]}])
     assert step(found, "own").dependencies == ("later",)
-
-
-def test_a_path_that_is_an_expression_may_write_every_field_of_its_section(plan: Explain) -> None:
     write = {"id": "any", "type": "state_update", "path": "raw.{{ inputs.name }}", "value": 1}
     found = plan([write, say("{{ files }} {{ mode }}")])
-    assert step(found, "say").does == "say: {{ files }} fast"
-    assert step(found, "say").dependencies == ("any",)
-
-
-def test_a_name_that_a_loop_gives_does_not_depend_on_the_field_of_that_name(plan: Explain) -> None:
-    write = {"id": "field", "type": "state_update", "path": "raw.item", "value": 1}
-    found = plan([write, {"id": "each", "type": "foreach", "items": [1], "body": [say("{{ item }}")]}])
-    assert step(found, "say").dependencies == ()
+    assert (step(found, "say").does, step(found, "say").dependencies) == ("say: {{ files }} fast", ("any",))
 
 
 def test_the_steps_for_a_failure_know_nothing_that_any_step_writes(plan: Explain) -> None:
@@ -504,37 +418,17 @@ def test_the_sub_agents_are_counted_where_the_items_are_known(items: Any, count:
 
 
 def test_a_task_that_needs_an_agent_is_done_by_the_agent_of_the_step_and_others_by_sidecar(plan: Explain) -> None:
-    tasks = {
-        "talks": {
-            "steps": [
-                {"id": "inner", "type": "agent", "prompt": "x"},
-                {"id": "named", "type": "agent", "agent": "gemini", "prompt": "y"},
-            ]
-        },
-        "runs": {"steps": [{"type": "shell_command", "command": "make"}]},
-        "named": {"steps": [{"type": "agent", "agent": "gemini", "prompt": "z"}]},
-    }
+    tasks = yaml.safe_load("""
+        talks: {steps: [{id: inner, type: agent, prompt: x}, {id: named, type: agent, agent: gemini, prompt: y}]}
+        runs: {steps: [{type: shell_command, command: make}]}
+        named: {steps: [{type: agent, agent: gemini, prompt: z}]}""")
     fan = {"type": "parallel_foreach", "items": [1], "agent": "codex"}
     found = plan([{**fan, "sub_agent_task": name} for name in tasks], sub_agent_tasks=tasks)
-    assert step(found, "inner").does == "have codex do: x"
-    assert step(found, "named").does == "have gemini do: y"
-    assert found.steps[0].does == "for each of 1 item (1), 5 at a time: task talks by codex"
-    assert found.steps[3].does == "for each of 1 item (1), 5 at a time: task runs by sidecar itself"
-    assert found.steps[5].does == "for each of 1 item (1), 5 at a time: task named by sidecar itself"
+    assert (step(found, "inner").does, step(found, "named").does) == ("have codex do: x", "have gemini do: y")
+    by = {"talks": "codex", "runs": "sidecar itself", "named": "sidecar itself"}
+    expected = [f"for each of 1 item (1), 5 at a time: task {name} by {agent}" for name, agent in by.items()]
+    assert [one.does for one in found.steps if one.type == "parallel_foreach"] == expected
     assert found.required_tools == ("agent:codex", "agent:gemini", "command:make")
-
-
-def test_a_batch_that_does_not_wait_for_all_says_so(plan: Explain) -> None:
-    fan = {
-        "id": "fan",
-        "type": "parallel_foreach",
-        "items": "{{ files }}",
-        "sub_agent_task": "t",
-        "wait_for_all": False,
-    }
-    task = {"steps": [{"type": "agent", "prompt": "x"}]}
-    found = plan([fan], sub_agent_tasks={"t": task})
-    assert step(found, "fan").does.endswith("by claude, going on when the first is done")
 
 
 def test_a_task_that_starts_itself_is_shown_once(plan: Explain) -> None:
@@ -565,6 +459,12 @@ steps:
 """
 
 
+def included(found: RunPlan) -> RunPlan:
+    inner = step(found, "inc").plan
+    assert inner is not None
+    return inner
+
+
 def test_an_included_workflow_is_planned_with_its_inputs_where_all_of_them_are_known(
     plan: Explain, tmp_path: Path
 ) -> None:
@@ -572,34 +472,31 @@ def test_an_included_workflow_is_planned_with_its_inputs_where_all_of_them_are_k
     include = {"id": "inc", "type": "include_workflow", "workflow": "inner"}
     known = {**include, "inputs": {"known": "{{ count }}", "open": "{{ files[0] }}"}}
     found = plan([known, say("{{ inc.twice }} {{ count }}")], imports=["inner.yaml"])
-    inner = step(found, "inc").plan
-    assert inner is not None
-    assert inner.inputs == {"known": 4, "open": "a", "extra": "e"}
-    assert step(inner, "say").does == "say: 4 8 e 4"
-    assert step(found, "say").does == "say: {{ inc.twice }} 4"
-    assert step(found, "say").dependencies == ("inc",)
-    assert found.required_tools == ("command:make",)
+    assert included(found).inputs == {"known": 4, "open": "a", "extra": "e"}
+    assert step(included(found), "say").does == "say: 4 8 e 4"
+    assert (step(found, "say").does, step(found, "say").dependencies) == ("say: {{ inc.twice }} 4", ("inc",))
+    assert (found.required_tools, found.estimated_duration) == (("command:make",), "at least 0s; commands not counted")
     assert found.lines()[2] == "    say: say: 4 8 e 4"
     assert found.to_json()["steps"][0]["plan"]["steps"][0]["does"] == "say: 4 8 e 4"
     found = plan([{**include, "inputs": {"known": "{{ count }}", "open": "{{ at }}"}}], imports=["inner.yaml"])
-    inner = step(found, "inc").plan
-    assert inner is not None
-    assert inner.inputs == {"known": 4, "open": "{{ at }}", "extra": None}
-    assert step(inner, "say").does == "say: {{ inputs.known }} {{ twice }} {{ inputs.extra }} {{ from_known }}"
-    assert step(inner, "run").does == "run `make`"
+    assert included(found).inputs == {"known": 4, "open": "{{ at }}", "extra": None}
+    expected = "say: {{ inputs.known }} {{ twice }} {{ inputs.extra }} {{ from_known }}"
+    assert (step(included(found), "say").does, step(included(found), "run").does) == (expected, "run `make`")
 
 
-def test_what_an_included_workflow_is_given_sets_its_fields_where_it_is_known(plan: Explain, tmp_path: Path) -> None:
-    state = "default_state: {raw: {files: [], when: never}}"
-    computed = "state_schema: {computed: {n: {from: raw.files, transform: input.length}}}"
-    says = "steps: [{id: say, type: user_message, message: '{{ files }} {{ n }} {{ inputs.files }}, {{ when }}'}]"
-    (tmp_path / "inner.yaml").write_text(f"name: inner\n{state}\n{computed}\n{says}\n")
-    inputs = {"files": ["a", "b"], "when": "{{ files[0] }}"}
-    include = {"id": "inc", "type": "include_workflow", "workflow": "inner", "inputs": inputs}
-    found = plan([include], imports=["inner.yaml"])
-    inner = step(found, "inc").plan
-    assert inner is not None
-    assert step(inner, "say").does == 'say: ["a", "b"] 2 ["a", "b"], a'
+def test_what_an_included_workflow_is_given_sets_its_fields_and_its_exit_ends_the_run(
+    plan: Explain, tmp_path: Path
+) -> None:
+    (tmp_path / "inner.yaml").write_text("""
+name: inner
+default_state: {raw: {files: [], when: never}}
+state_schema: {computed: {n: {from: raw.files, transform: input.length}}}
+steps: [{id: say, type: user_message, message: '{{ files }} {{ n }} {{ inputs.files }}, {{ when }}'}, {type: exit}]
+""")
+    include = "{id: inc, type: include_workflow, workflow: inner, inputs: {files: [a, b], when: '{{ files[0] }}'}}"
+    found = plan(f"[{include}, {{id: after, type: user_message, message: x}}]", imports=["inner.yaml"])
+    assert step(included(found), "say").does == 'say: ["a", "b"] 2 ["a", "b"], a'
+    assert found.skipped == ("after",)
 
 
 @pytest.mark.parametrize(
@@ -643,32 +540,9 @@ def test_workflows_that_multiply_by_inclusion_still_have_a_plan(tmp_path: Path, 
     assert any(line.endswith("not shown any more") for line in found.lines())
 
 
-def test_a_long_chain_of_inclusions_has_a_plan(tmp_path: Path, script: Script) -> None:
-    directory = tmp_path / ".swissarmyhammer" / "workflows"
-    directory.mkdir(parents=True)
-    for number in range(300):
-        include = {"id": "inc", "type": "include_workflow", "workflow": f"w{number + 1}"}
-        (directory / f"w{number}.yaml").write_text(json.dumps({"steps": [include]}))
-    found = explain(workflows.find(str(tmp_path), "w0"), {}, script, str(tmp_path), SETTINGS)
-    assert any(line.endswith("not shown any more") for line in found.lines())
-
-
-def test_the_duration_names_what_an_included_workflow_does(plan: Explain, tmp_path: Path) -> None:
-    (tmp_path / "inner.yaml").write_text("name: inner\nsteps: [{type: shell_command, command: make}]")
-    found = plan([{"id": "inc", "type": "include_workflow", "workflow": "inner"}], imports=["inner.yaml"])
-    assert found.estimated_duration == "at least 0s; commands not counted"
-    assert found.required_tools == ("command:make",)
-
-
 def test_what_two_texts_of_a_step_would_fail_with_is_one_problem(plan: Explain) -> None:
     updates = [{"path": f"raw.{name}", "value": "{{ inputs.n.a.b }}"} for name in ("seen", "x")]
     assert len(step(plan([{"id": "bad", "type": "state_update", "updates": updates}]), "bad").problems) == 1
-
-
-def test_an_exit_in_an_included_workflow_ends_the_run(plan: Explain, tmp_path: Path) -> None:
-    (tmp_path / "inner.yaml").write_text("{name: inner, steps: [{type: exit}]}")
-    found = plan([{"type": "include_workflow", "workflow": "inner"}, say("x")], imports=["inner.yaml"])
-    assert found.skipped == ("say",)
 
 
 def test_imported_tasks_are_planned_with_the_importer_s_state(plan: Explain, tmp_path: Path) -> None:
@@ -712,22 +586,15 @@ def test_a_command_is_shown_as_a_person_would_type_it_with_the_programs_it_needs
 
 
 def test_the_tools_are_the_agents_the_mcp_tools_and_the_programs(plan: Explain) -> None:
-    found = plan(
-        [
-            {"type": "agent", "prompt": "x"},
-            {"type": "agent", "prompt": "x", "agent": "{{ inputs.name }}"},
-            {"type": "agent", "prompt": "x", "agent": "{{ at }}"},
-            {"type": "mcp_call", "mcp": {"method": "lint_project"}},
-            {"type": "mcp_call", "mcp": {"server": "s", "method": "{{ mode }}"}},
-            {"type": "conditional", "condition": False, "then": [{"type": "agent", "agent": "codex", "prompt": "x"}]},
-        ],
-        {"name": "gemini"},
-    )
-    assert found.required_tools == ("agent:claude", "agent:gemini", "agent:{{ at }}", "mcp:lint_project", "mcp:s/fast")
-
-
-def test_an_agent_given_as_null_is_the_default_agent(plan: Explain) -> None:
-    assert text_of(plan([{"type": "agent", "agent": "{{ inputs.name }}", "prompt": "x"}])) == "have claude do: x"
+    steps = """
+        - {type: agent, prompt: x}
+        - {type: agent, prompt: x, agent: "{{ inputs.name }}"}
+        - {type: agent, prompt: x, agent: "{{ at }}"}
+        - {type: mcp_call, mcp: {method: lint_project}}
+        - {type: mcp_call, mcp: {server: s, method: "{{ mode }}"}}
+        - {type: conditional, condition: false, then: [{type: agent, agent: codex, prompt: x}]}"""
+    tools = ("agent:claude", "agent:gemini", "agent:{{ at }}", "mcp:lint_project", "mcp:s/fast")
+    assert plan(steps, {"name": "gemini"}).required_tools == tools
 
 
 # --- how long it takes
@@ -737,79 +604,58 @@ def wait(duration: Any = "2s") -> dict[str, Any]:
     return {"type": "wait", "duration": duration}
 
 
-RUN = {"type": "shell_command", "command": "x"}
-LIMITED = {**RUN, "timeout": "5s"}
-MAYBE = {"type": "conditional", "condition": "{{ at }}"}
+WAIT, RUN = "{type: wait, duration: 2s}", "{type: shell_command, command: x}"
+MAYBE = "type: conditional, condition: '{{ at }}'"
+FAN = "type: parallel_foreach, max_parallel: 2, items"
 
 
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([say("x")], "at once"),
-        ([wait(), wait(500)], "about 2.5s"),
-        ([wait(), RUN], "at least 2s; commands not counted"),
-        ([wait("1h30m"), {"type": "agent", "prompt": "x"}, RUN], "at least 1h30m; agents and commands not counted"),
-        ([wait(), LIMITED], "at least 2s; commands not counted"),
-        ([wait("{{ at }}")], "at least 0s; waits not counted"),
-        ([{"type": "wait", "until": "{{ at }}", "timeout": "10s"}], "at least 0s; waits not counted"),
-        ([{**MAYBE, "then": [wait("5s")], "else": [wait()]}], "at least 2s; branches not counted"),
-        ([{**MAYBE, "then": [RUN]}, wait()], "at least 2s; commands not counted"),
-        ([{**MAYBE, "then": [{"type": "exit"}]}, wait()], "at least 0s; branches not counted"),
-        ([{"type": "foreach", "items": "{{ files }}", "body": [wait()]}], "about 4s"),
-        ([{"type": "foreach", "items": "{{ at }}", "body": [wait()]}], "at least 0s; loops not counted"),
+        ("{type: user_message, message: x}", "at once"),
+        (f"{WAIT}, {{type: wait, duration: 500}}", "about 2.5s"),
+        (f"{WAIT}, {RUN}", "at least 2s; commands not counted"),
+        (f"{WAIT}, {{type: agent, prompt: x}}, {RUN}", "at least 2s; agents and commands not counted"),
         (
-            [{"type": "foreach", "items": "{{ files }}", "body": [wait(), {**MAYBE, "then": [{"type": "break"}]}]}],
+            "{type: wait, duration: 1h30m}, {type: shell_command, command: x, timeout: 5s}",
+            "at least 1h30m; commands not",
+        ),
+        ("{type: wait, duration: '{{ at }}'}", "at least 0s; waits not counted"),
+        ("{type: wait, until: '{{ at }}', timeout: 10s}", "at least 0s; waits not counted"),
+        (f"{{{MAYBE}, then: [{{type: wait, duration: 5s}}], else: [{WAIT}]}}", "at least 2s; branches not counted"),
+        (f"{{{MAYBE}, then: [{RUN}]}}, {WAIT}", "at least 2s; commands not counted"),
+        (f"{{{MAYBE}, then: [{{type: exit}}]}}, {WAIT}", "at least 0s; branches not counted"),
+        (f"{{type: foreach, items: [1, 2], body: [{WAIT}]}}", "about 4s"),
+        (f"{{type: foreach, items: '{{{{ at }}}}', body: [{WAIT}]}}", "at least 0s; loops not counted"),
+        (
+            f"{{type: foreach, items: [1, 2], body: [{WAIT}, {{{MAYBE}, then: [{{type: break}}]}}]}}",
             "at least 2s; loops not counted",
         ),
         (
-            [{"type": "while", "condition": "{{ at }}", "max_iterations": 3, "body": [wait()]}],
+            f"{{type: while, condition: '{{{{ at }}}}', max_iterations: 3, body: [{WAIT}]}}",
             "at least 0s; loops not counted",
         ),
-        (
-            [{"type": "parallel_foreach", "items": [1, 2, 3], "max_parallel": 2, "sub_agent_task": "waits"}],
-            "about 4s",
-        ),
-        (
-            [{"type": "parallel_foreach", "items": [1, 2, 3], "max_parallel": 2, "sub_agent_task": "talks"}],
-            "at least 0s; agents not counted",
-        ),
-        (
-            [{"type": "parallel_foreach", "items": "{{ at }}", "sub_agent_task": "waits"}],
-            "at least 0s; tasks not counted",
-        ),
-        (
-            [
-                {
-                    "type": "parallel_foreach",
-                    "items": [1, 2, 3],
-                    "max_parallel": 1,
-                    "sub_agent_task": "waits",
-                    "wait_for_all": False,
-                }
-            ],
-            "about 2s",
-        ),
+        (f"{{{FAN}: [1, 2, 3], sub_agent_task: waits}}", "about 4s"),
+        (f"{{{FAN}: [1, 2, 3], sub_agent_task: talks}}", "at least 0s; agents not counted"),
+        (f"{{{FAN}: '{{{{ at }}}}', sub_agent_task: waits}}", "at least 0s; tasks not counted"),
+        (f"{{{FAN}: [1, 2, 3], sub_agent_task: waits, wait_for_all: false}}", "about 2s"),
     ],
 )
-def test_the_duration_counts_waits_and_names_the_rest(
-    steps: list[dict[str, Any]], expected: str, plan: Explain
-) -> None:
+def test_the_duration_counts_waits_and_names_the_rest(steps: str, expected: str, plan: Explain) -> None:
     tasks = {"waits": {"steps": [wait()]}, "talks": {"steps": [{"type": "agent", "prompt": "x", "timeout": "1s"}]}}
-    assert plan(steps, sub_agent_tasks=tasks).estimated_duration == expected
+    assert plan(f"[{steps}]", sub_agent_tasks=tasks).estimated_duration.startswith(expected)
 
 
 @pytest.mark.parametrize(
     ("handling", "expected"),
     [
-        ({"on_failure": [LIMITED]}, "at least 2s; commands not counted"),
-        ({"on_error": "retry_workflow"}, "at least 2s; retries not counted"),
-        ({"on_error": "continue"}, "about 2s"),
+        (f"on_failure: [{RUN}]", "at least 2s; commands not counted"),
+        ("on_error: retry_workflow", "at least 2s; retries not counted"),
+        ("on_error: continue", "about 2s"),
     ],
 )
-def test_the_duration_counts_what_is_done_about_a_failure(
-    handling: dict[str, Any], expected: str, plan: Explain
-) -> None:
-    assert plan([wait()], error_handling=handling).estimated_duration == expected
+def test_the_duration_counts_what_is_done_about_a_failure(handling: str, expected: str, plan: Explain) -> None:
+    assert plan([wait()], error_handling=yaml.safe_load(handling)).estimated_duration == expected
 
 
 # --- what is wrong
@@ -818,28 +664,22 @@ def test_the_duration_counts_what_is_done_about_a_failure(
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (say("{{ unset.length }}"), "cannot read property 'length' of null"),
-        ({"type": "shell_command", "command": "rm -r {{ unset }}/build"}, "has no value (null)"),
-        ({"type": "conditional", "condition": "unset.x", "then": []}, "cannot read property 'x' of null"),
-        ({"type": "foreach", "items": "{{ mode }}", "body": []}, "has to be a list, not 'fast'"),
+        ("type: user_message, message: '{{ unset.length }}'", "cannot read property 'length' of null"),
+        ("type: shell_command, command: 'rm -r {{ unset }}/build'", "has no value (null)"),
+        ("type: conditional, condition: unset.x, then: []", "cannot read property 'x' of null"),
+        ("type: foreach, items: '{{ mode }}', body: []", "has to be a list, not 'fast'"),
+        ("type: while, condition: true, max_iterations: '{{ mode }}', body: []", "a whole number, 1 or more"),
         (
-            {"type": "while", "condition": True, "max_iterations": "{{ mode }}", "body": [wait()]},
-            "has to be a whole number, 1 or more",
-        ),
-        (
-            {"type": "parallel_foreach", "items": [1], "sub_agent_task": "t", "max_parallel": "{{ count - 4 }}"},
+            "type: parallel_foreach, items: [1], sub_agent_task: t, max_parallel: '{{ count - 4 }}'",
             "has to be a whole number, 1 or more, not 0",
         ),
-        ({"type": "agent", "agent": "nobody", "prompt": "x"}, "no such agent: nobody"),
-        (wait("{{ mode }}"), "'fast' is not a duration"),
+        ("type: agent, agent: nobody, prompt: x", "no such agent: nobody"),
+        ("type: wait, duration: '{{ mode }}'", "'fast' is not a duration"),
     ],
 )
-def test_a_step_that_would_fail_says_so_and_the_plan_goes_on(
-    given: dict[str, Any], problem: str, plan: Explain
-) -> None:
-    tasks = {"t": {"steps": [wait()]}}
-    following = {"id": "next", "type": "user_message", "message": "x"}
-    found = plan([{**given, "id": "bad"}, following], sub_agent_tasks=tasks)
+def test_a_step_that_would_fail_says_so_and_the_plan_goes_on(given: str, problem: str, plan: Explain) -> None:
+    following = "{id: next, type: user_message, message: x}"
+    found = plan(f"[{{id: bad, {given}}}, {following}]", sub_agent_tasks={"t": {"steps": [wait()]}})
     assert problem in " ".join(step(found, "bad").problems)
     assert problem in " ".join(found.to_json()["steps"][0]["problems"])
     assert found.steps[-1].step_id == "next"
@@ -852,10 +692,6 @@ def test_a_step_that_would_fail_says_so_and_the_plan_goes_on(
 def test_inputs_that_do_not_fit_are_refused(inputs: dict[str, Any], problem: str, plan: Explain) -> None:
     with pytest.raises(InputError, match=problem):
         plan([say("x")], inputs)
-
-
-def test_inputs_that_were_completed_before_are_taken_as_they_are(plan: Explain) -> None:
-    assert plan([say("{{ inputs.n }}")], {"n": 3, "name": None}).inputs == {"n": 3, "name": None}
 
 
 @pytest.mark.parametrize(

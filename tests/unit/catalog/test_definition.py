@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -11,12 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.catalog import definition, naming, workflows, yaml_format
-from sidecar.errors import DefinitionError
-from sidecar.model.steps import While
+from sidecar.errors import DefinitionError, Problem
 from sidecar.model.workflow import Workflow
-
-if TYPE_CHECKING:
-    from sidecar.errors import Problem
 
 
 def problems(text: str) -> list[Problem]:
@@ -65,12 +61,6 @@ limits: {max_duration: soon}
     ]
 
 
-def test_a_problem_is_a_line_for_people_and_its_parts_for_programs() -> None:
-    (problem,) = problems("steps: []\nlimitz: {}\n")
-    assert problem == "f.yaml:2: unknown key 'limitz'; did you mean 'limits'?"
-    assert (problem.path, problem.line, problem.column) == ("f.yaml", 2, 1)
-
-
 @pytest.mark.parametrize(
     ("text", "near"),
     [
@@ -101,15 +91,10 @@ def test_an_unknown_key_is_told_with_the_nearest_that_its_place_knows(text: str,
     assert problem.endswith(f"did you mean {near}?")
 
 
-def test_every_step_of_a_parsed_file_has_an_id() -> None:
-    text = "steps:\n  - {type: while, condition: true, body: [{type: exit}]}\n  - {type: exit, id: own}\n"
-    loop, last = definition.parse(yaml_format.parse(text, "f.yaml")).steps or ()
-    assert (loop.id, last.id) == ("0.while", "own")
-    assert isinstance(loop, While)
-    assert [step.id for step in loop.inner] == ["0.while.body.0.exit"]
-
-
-def test_a_key_that_is_near_nothing_gets_all_that_there_are() -> None:
+def test_a_problem_is_a_line_for_people_and_its_parts_for_programs() -> None:
+    (problem,) = problems("steps: []\nlimitz: {}\n")
+    assert problem == "f.yaml:2: unknown key 'limitz'; did you mean 'limits'?"
+    assert (problem.path, problem.line, problem.column) == ("f.yaml", 2, 1)
     (problem,) = problems("steps: [{type: break, zzz: 1}]")
     assert problem.message == "unknown key 'zzz'; there is: description, id, type"
 
@@ -117,12 +102,6 @@ def test_a_key_that_is_near_nothing_gets_all_that_there_are() -> None:
 def test_a_key_without_a_value_is_told_where_it_stands() -> None:
     text = "steps:\n  - type: shell_command\n    command:\n    fallback_value:\n    timeout:\nlimits:\n"
     assert told(text) == ["3:5: `command` has no value", "5:5: `timeout` has no value", "6:1: `limits` has no value"]
-
-
-def test_a_list_is_not_called_empty_because_everything_in_it_is_wrong() -> None:
-    assert told("steps:\n  - type: state_update\n    updates:\n      - {path: x, value: 1}\n") == [
-        "4:10: `path` 'x' cannot be written: a write goes to `raw.` or `state.`; write for example raw.x"
-    ]
 
 
 @pytest.mark.parametrize(

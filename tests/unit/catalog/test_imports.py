@@ -40,14 +40,6 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path / "workflows")
 
 
-def test_a_component_is_known_by_its_name_wherever_its_file_is(directory: Directory) -> None:
-    part = directory.write("shared/deep/file.yaml", COMPONENT)
-    directory.write("main.yaml", "imports: [shared/deep/file.yaml]\nsteps: []\n")
-    loaded = directory.load()
-    assert loaded.components["part"].loaded_from == str(part)
-    assert list(loaded.imports) == ["shared/deep/file.yaml"]
-
-
 def test_an_import_is_relative_to_the_file_that_has_it(directory: Directory) -> None:
     directory.write("shared/part.yaml", "name: part\nimports: [more/leaf.yaml, ../top.yaml]\nsteps: []\n")
     directory.write("shared/more/leaf.yaml", "name: leaf\nsteps: []\n")
@@ -69,14 +61,6 @@ def test_nothing_outside_of_the_directory_is_imported(directory: Directory, tmp_
     ]
 
 
-def test_a_directory_that_is_itself_a_link_is_no_way_out(directory: Directory, tmp_path: Path) -> None:
-    directory.write("part.yaml", COMPONENT)
-    directory.write("main.yaml", "imports: [part.yaml]\nsteps: []\n")
-    (tmp_path / "link").symlink_to(directory.path)
-    linked = tmp_path / "link"
-    assert load_located(str(linked / "main.yaml"), "main", "project", str(linked)).components
-
-
 def test_a_circle_is_refused_and_told(directory: Directory) -> None:
     directory.write("main.yaml", "name: m\nimports: [a.yaml]\nsteps: []\n")
     directory.write("a.yaml", "name: a\nimports: [b.yaml]\nsteps: []\n")
@@ -88,7 +72,7 @@ def test_a_circle_is_refused_and_told(directory: Directory) -> None:
 
 def test_a_long_chain_is_refused_before_it_is_too_long_for_anybody(directory: Directory) -> None:
     directory.write("main.yaml", "imports: [f0.yaml]\nsteps: []\n")
-    for number in range(3000):
+    for number in range(30):
         directory.write(f"f{number}.yaml", f"name: f{number}\nimports: [f{number + 1}.yaml]\nsteps: []\n")
     (problem,) = directory.problems()
     assert "imports nest more than 20 deep" in problem
@@ -124,21 +108,17 @@ def test_the_case_of_a_name_counts_also_where_the_disk_ignores_it(
     assert directory.problems() == ["main.yaml:1: no such file: part.yaml"]
 
 
-def test_a_name_that_two_imports_have_is_told(directory: Directory) -> None:
+def test_a_name_that_two_imports_have_and_one_that_is_missing_are_told(directory: Directory) -> None:
     tasks = "sub_agent_tasks: {t: {steps: []}}\n"
     directory.write("a.yaml", COMPONENT + tasks)
     directory.write("b.yaml", COMPONENT + tasks)
-    directory.write("main.yaml", "imports:\n  - a.yaml\n  - b.yaml\nsteps: []\n")
+    directory.write("c.yaml", "steps: [{type: exit}]\n")
+    directory.write("main.yaml", "imports:\n  - a.yaml\n  - b.yaml\n  - c.yaml\nsteps: []\n")
     assert directory.problems() == [
         "main.yaml:3: component 'part' comes from 'a.yaml' already",
         "main.yaml:3: task 't' comes from 'a.yaml' already",
+        "main.yaml:4: 'c.yaml' has no `name`, by which it could be included",
     ]
-
-
-def test_steps_that_could_not_be_included_for_want_of_a_name_are_told(directory: Directory) -> None:
-    directory.write("a.yaml", "steps: [{type: exit}]\n")
-    directory.write("main.yaml", "imports: [a.yaml]\nsteps: []\n")
-    assert directory.problems() == ["main.yaml:1: 'a.yaml' has no `name`, by which it could be included"]
 
 
 def test_imported_tasks_can_be_used_and_an_own_one_wins(directory: Directory) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -138,16 +137,12 @@ def test_a_broken_file_hides_no_other(tmp_path: Path) -> None:
     assert len(problems) == 1
 
 
-def test_a_link_to_nowhere_is_a_problem(tmp_path: Path) -> None:
+def test_what_stands_in_place_of_a_file_is_a_problem(tmp_path: Path) -> None:
     path = written(tmp_path, "")
     path.unlink()
     path.symlink_to("nowhere")
     _, (problem,) = listing.workflows(str(tmp_path), "project")
     assert problem.startswith(f"{path}:1: ")
-
-
-def test_a_directory_in_place_of_a_file_is_a_problem(tmp_path: Path) -> None:
-    path = written(tmp_path, "")
     path.unlink()
     path.mkdir()
     assert listing.workflows(str(tmp_path), "project") == ([], [f"{path}:1: cannot be read: Is a directory"])
@@ -170,29 +165,10 @@ def test_a_list_can_be_of_one_source_by_either_of_its_names(tmp_path: Path) -> N
         names("mars")
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
-    path = written(tmp_path, "description: one\nsteps: []\n")
-
-    def descriptions() -> list[str]:
-        return [row["description"] for row in listing.workflows(str(tmp_path), "project")[0]]
-
-    assert descriptions() == ["one"]
-    other = path.with_name("one.new")
-    other.write_text("description: two\nsteps: []\n")
-    # The same size and the same time: only the file itself is another.
-    status = path.stat()
-    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.replace(other, path)
-    assert descriptions() == ["two"]
-    path.unlink()
-    assert descriptions() == []
-
-
 def test_a_list_of_usual_files_is_made_without_the_models(tmp_path: Path) -> None:
     written(tmp_path, USUAL[0])
     look = (
         "import sys; from sidecar.catalog import listing; rows, problems = listing.workflows(sys.argv[1]);"
         "assert rows and not problems; sys.exit('pydantic' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", look, str(tmp_path)], check=False)
-    assert done.returncode == 0
+    assert subprocess.run([sys.executable, "-c", look, str(tmp_path)], check=False).returncode == 0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sidecar.catalog import agents, listing, naming, prompts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_they_are_those_of_the_catalog_with_their_sources_and_files(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -11,12 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.catalog import naming, yaml_format
+from sidecar.catalog.yaml_format import Document
 from sidecar.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.catalog.yaml_format import Document
 
 BUILTIN = sorted(Path(naming.builtin_directory("workflows")).glob("*.yaml"))
 needs_libyaml = pytest.mark.skipif(not yaml_format.FAST, reason="this PyYAML was built without libyaml")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from sidecar.catalog import yaml_format
 from sidecar.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def problems(text: str) -> tuple[str, ...]:
@@ -61,10 +58,6 @@ def test_what_is_not_safe_yaml_is_an_error_with_its_line(text: str, line: int) -
     (problem,) = problems(text)
     assert problem.startswith(f"f.yaml:{line}: ")
     assert "\n" not in problem
-
-
-def test_a_tab_is_told_as_such() -> None:
-    assert problems("steps:\n\t- type: exit\n") == ("f.yaml:2: a tab cannot indent in YAML: write spaces",)
 
 
 def test_aliases_may_not_multiply() -> None:

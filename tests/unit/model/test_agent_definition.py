@@ -22,63 +22,36 @@ def problems(**values: Any) -> dict[str, str]:
     return {".".join(map(str, detail["loc"])): detail["msg"] for detail in caught.value.errors()}
 
 
-def test_an_adapter_is_enough_and_then_the_caller_gives_the_prompt() -> None:
+def test_the_prompt_comes_from_the_caller_or_the_template_with_its_declared_parameters() -> None:
     agent = define(adapter="claude")
-    assert [parameter.name for parameter in agent.declared] == ["prompt"]
     assert agent.assign("claude", {"prompt": "fix the build"}).prompt == "fix the build"
     with pytest.raises(InputError, match="parameter 'prompt' is required"):
         agent.assign("claude", {})
-
-
-def test_a_template_that_does_not_ask_for_the_prompt_has_no_parameter() -> None:
     agent = define(adapter="codex", prompt="Review the last commit.")
-    assert agent.declared == ()
-    assert agent.assign("review", {}).prompt == "Review the last commit."
-
-
-def test_declared_parameters_are_put_into_the_prompt() -> None:
-    agent = define(
-        adapter="claude",
-        prompt="Review {{ file }} ({{ depth }})",
-        parameters=[{"name": "file"}, {"name": "depth", "type": "integer", "default": 2}],
-    )
+    assert (agent.declared, agent.assign("review", {}).prompt) == ((), "Review the last commit.")
+    parameters = [{"name": "file"}, {"name": "depth", "type": "integer", "default": 2}]
+    agent = define(adapter="claude", prompt="Review {{ file }} ({{ depth }})", parameters=parameters)
     assert agent.assign("review", {"file": "a.py"}).prompt == "Review a.py (2)"
 
 
-def test_a_name_that_is_not_declared_is_refused_with_the_nearest_one() -> None:
-    found = problems(adapter="claude", prompt="{{ fil }}", parameters=[{"name": "file"}])
-    assert "unknown parameter 'fil'; did you mean 'file'?" in found["prompt"]
-
-
-def test_parameters_without_a_place_for_the_prompt_are_refused() -> None:
-    assert "unknown parameter 'prompt'" in problems(adapter="claude", parameters=[{"name": "file"}])["prompt"]
-
-
-def test_a_parameter_declared_twice_is_refused() -> None:
-    assert (
-        "declared twice"
-        in problems(adapter="claude", prompt="", parameters=[{"name": "a"}, {"name": "a"}])["parameters"]
-    )
-
-
-def test_the_adapter_command_needs_an_argv() -> None:
-    assert "`command` is missing" in problems(adapter="command")["command"]
-    assert define(adapter="command", command=["sh", "-c", "make"]).command == ("sh", "-c", "make")
-
-
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("values", "where", "message"),
     [
-        ("make all", "a list of words"),
-        ([], "at least one word"),
-        ({"a": 1}, "a list of at least one word"),
-        (["sh", 1], "word 2 is not text"),
-        (["a\0b"], "NUL"),
-        ("{{ argv }}", "a declared parameter of type array"),
+        ({"prompt": "{{ fil }}", "parameters": [{"name": "file"}]}, "prompt", "'fil'; did you mean 'file'?"),
+        ({"parameters": [{"name": "file"}]}, "prompt", "unknown parameter 'prompt'"),
+        ({"prompt": "", "parameters": [{"name": "a"}, {"name": "a"}]}, "parameters", "declared twice"),
+        ({"adapter": "command"}, "command", "`command` is missing"),
+        ({"adapter": "command", "command": ["x"], "model": "m"}, "model", "no model"),
+        ({"adapter": "command", "command": "make all"}, "command", "a list of words"),
+        ({"adapter": "command", "command": []}, "command", "at least one word"),
+        ({"adapter": "command", "command": {"a": 1}}, "command", "a list of at least one word"),
+        ({"adapter": "command", "command": ["sh", 1]}, "command", "word 2 is not text"),
+        ({"adapter": "command", "command": ["a\0b"]}, "command", "NUL"),
+        ({"adapter": "command", "command": "{{ argv }}"}, "command", "a declared parameter of type array"),
     ],
 )
-def test_a_command_that_is_no_argv_is_refused(command: object, message: str) -> None:
-    assert message in problems(adapter="command", command=command)["command"]
+def test_what_cannot_work_is_refused_at_its_place(values: dict[str, Any], where: str, message: str) -> None:
+    assert message in problems(**{"adapter": "claude", **values})[where]
 
 
 def test_the_caller_gives_the_argv_where_the_command_is_a_parameter() -> None:
@@ -87,10 +60,6 @@ def test_the_caller_gives_the_argv_where_the_command_is_a_parameter() -> None:
     for wrong in ([], [1], ["a\0"]):
         with pytest.raises(InputError, match="agent 'run': parameter 'argv'"):
             agent.assign("run", {"argv": wrong})
-
-
-def test_a_model_means_nothing_to_a_command() -> None:
-    assert "no model" in problems(adapter="command", command=["x"], model="m")["model"]
 
 
 def test_what_looks_like_a_template_in_arguments_stays_as_it_is() -> None:
@@ -130,7 +99,3 @@ def test_a_limit_that_limits_nothing_is_refused(key: str, value: object) -> None
 def test_numbers_and_odd_names_in_arguments_and_variables_are_refused() -> None:
     found = problems(adapter="claude", args=["--n", 3], env={"A": 1, "B=": "x", "": "y", "C": "a\0"})
     assert set(found) == {"args.1", "env.A", "env.B=.[key]", "env..[key]", "env.C"}
-
-
-def test_unknown_keys_are_refused() -> None:
-    assert set(problems(adapter="claude", comand=["x"], limits={"timeot": 1})) == {"comand", "limits.timeot"}

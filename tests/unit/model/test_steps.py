@@ -13,13 +13,10 @@ from sidecar.catalog import definition, yaml_format
 from sidecar.errors import DefinitionError
 from sidecar.model.steps import (
     STEP_CLASSES,
-    AgentStep,
-    Conditional,
     ForEach,
     ShellCommand,
     StateUpdate,
     Update,
-    Wait,
     While,
     branches,
 )
@@ -38,23 +35,6 @@ def workflow(*steps: dict[str, Any]) -> Workflow:
 def step(**given: Any) -> Any:
     (parsed,) = workflow(given).steps or ()
     return parsed
-
-
-def test_every_step_type_of_the_language_is_known_and_no_other() -> None:
-    assert set(STEP_CLASSES) == {
-        *("shell_command", "agent_shell_command", "agent", "mcp_call", "state_update", "user_input", "user_message"),
-        *(
-            "apply_hints",
-            "conditional",
-            "while",
-            "foreach",
-            "parallel_foreach",
-            "include_workflow",
-            "break",
-            "continue",
-        ),
-        *("wait", "exit"),
-    }
 
 
 def test_every_step_type_takes_every_key_that_it_has() -> None:
@@ -126,29 +106,6 @@ def test_a_loop_may_call_its_steps_body_or_steps() -> None:
         assert isinstance(loop, ForEach)
         assert [inner.type for inner in loop.inner] == ["exit"]
         assert list(branches(loop)) == [key]
-
-
-def test_branches_are_the_lists_of_steps_by_their_keys() -> None:
-    both = step(type="conditional", condition=True, then=[{"type": "exit"}], **{"else": []})
-    only_then = step(type="conditional", condition=True, then=[])
-    assert isinstance(both, Conditional)
-    assert {key: len(steps) for key, steps in branches(both).items()} == {"then": 1, "else": 0}
-    assert list(branches(only_then)) == ["then"]
-    assert branches(step(type="exit")) == {}
-
-
-def test_a_step_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        step(type="agent", prompt="x").prompt = "y"
-
-
-def test_wait_and_agent_keep_which_of_two_ways_was_meant() -> None:
-    waiting = step(type="wait", until="{{ done }}", interval="5s")
-    assert isinstance(waiting, Wait)
-    assert (waiting.duration_s, waiting.until, waiting.interval_s) == (None, "{{ done }}", 5.0)
-    prompted = step(type="agent", prompt_name="review", parameters={"topic": "x"})
-    assert isinstance(prompted, AgentStep)
-    assert (prompted.prompt, prompted.prompt_name, prompted.parameters) == (None, "review", {"topic": "x"})
 
 
 def test_a_default_that_is_a_choice_or_a_template_is_taken() -> None:

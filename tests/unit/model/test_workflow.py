@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sidecar.catalog import definition, yaml_format
 from sidecar.errors import DefinitionError, InputError
 from sidecar.model.parameters import bind
-from sidecar.model.workflow import Computed, Workflow
+from sidecar.model.workflow import Workflow
 
 SEED = Path(__file__).parent / "seed_004"
 STEPS = "steps:\n  - type: exit\n"
@@ -86,13 +85,6 @@ def test_what_was_not_taken_from_the_seed_is_refused_with_what_serves_instead() 
     assert all("is not part of the language: " in problem for problem in problems)
 
 
-def test_a_workflow_has_all_the_keys_of_the_language() -> None:
-    assert set(Workflow.model_fields) == {
-        *("name", "version", "description", "inputs", "imports", "default_state", "state_schema", "steps"),
-        *("sub_agent_tasks", "error_handling", "on_resume", "limits"),
-    }
-
-
 def test_inputs_are_parameters_in_the_order_of_the_file() -> None:
     parsed = parse(
         "inputs:\n"
@@ -110,32 +102,11 @@ def test_inputs_are_parameters_in_the_order_of_the_file() -> None:
         bind(parsed.parameters, {"zeta": "z", "alpha": 2}, "w")
 
 
-def test_a_computed_field_knows_whether_it_has_one_source_or_a_list_of_them() -> None:
-    def computed(source: Any) -> Computed:
-        return Computed.model_validate({"from": source, "transform": "input"})
-
-    assert (computed("raw.a").from_, computed("raw.a").sources) == ("raw.a", ("raw.a",))
-    assert (computed(["raw.a"]).from_, computed(["raw.a"]).sources) == (("raw.a",), ("raw.a",))
-
-
 def test_the_wrapper_changes_nothing_but_the_places() -> None:
     wrapped = "workflow:\n  name: x\n  steps:\n    - type: exit\n"
     assert parse(wrapped) == parse("name: x\n" + STEPS)
     with pytest.raises(DefinitionError, match=r"^f.yaml:3: unknown key 'naem'; did you mean 'name'\?$"):
         parse("workflow:\n  steps: []\n  naem: x\n")
-
-
-def test_limits_and_error_handling_have_their_defaults_and_units() -> None:
-    parsed = parse("limits: {max_duration: 2h, max_cost_usd: 5, max_iterations: 9, max_transitions: 7}\n" + STEPS)
-    limits = parsed.limits
-    assert (limits.max_duration_s, limits.max_cost_usd, limits.max_iterations, limits.max_transitions) == (
-        7200,
-        5,
-        9,
-        7,
-    )
-    assert parsed.error_handling.on_error == "checkpoint_and_fail"
-    assert parsed.on_resume.skip_completed_steps
 
 
 def test_a_component_may_have_only_tasks() -> None:
