@@ -18,8 +18,8 @@ def main(arguments: list[str], project_option: str | None) -> int:
     """A wrong answer is refused before anything happens."""
     options = _parser().parse_args(arguments)
     from sidecar.cli import asking, detaching, executing, resume  # noqa: PLC0415 - everything that executes a run
-    from sidecar.cli.run_named import journal_with  # noqa: PLC0415
     from sidecar.service import project as projects  # noqa: PLC0415
+    from sidecar.service.status import journal_with  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
     project = projects.here(project_option)
@@ -41,9 +41,9 @@ def main(arguments: list[str], project_option: str | None) -> int:
 
 def question_of(database: Database, root: str, run: StoredRun) -> dict[str, Any]:
     """What the run waits for; InputError where that is no answer."""
-    from sidecar.service import looking  # noqa: PLC0415
+    from sidecar.service.status import describe  # noqa: PLC0415
 
-    found = looking.status(database, root, run)
+    found = describe(database, root, run)
     waits: dict[str, Any] | None = found["waits"]
     if waits is not None and "prompt" in waits:
         return waits

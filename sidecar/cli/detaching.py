@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar.cli.executing import CODES, unused
-from sidecar.cli.run_named import journal_with
 from sidecar.display.cells import clean
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import events as kinds
-from sidecar.service import handing_over, looking
+from sidecar.service import handing_over
+from sidecar.service.status import describe, journal_with
 from sidecar.store.journal import OPEN, Journal
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def hand_over(project: Project, run_id: str, manner: Manner, **given: Any) -> in
             raise SidecarError(f"run {run_id} is not executed: {error}") from None
         run = journal.run(run_id)
         begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))
-        found = looking.status(database, project.root, run)
+        found = describe(database, project.root, run)
     executed = begun or run.status in OPEN
     if manner.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar import layout
-from sidecar.cli import event_json, showing
+from sidecar.cli import showing
 from sidecar.cli.outlet import Outlet
 from sidecar.display.cells import clean
 from sidecar.display.person import TerminalPerson
@@ -26,7 +26,8 @@ from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.notify.observing import observing
 from sidecar.notify.telling import telling
-from sidecar.service import as_json, keeping, last_turn, looking
+from sidecar.service import keeping, last_turn
+from sidecar.service.status import as_json, describe, event_as_json, messages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -204,7 +205,7 @@ class _Foreground:
     def _teller(self) -> Callable[[RunEvent], None]:
         """Who is told what happens, where there is no panel."""
         if self._manner.json_events:
-            return lambda event: self._outlet.write(event_json.line(event))
+            return lambda event: self._outlet.write(event_as_json(event))
         if self._manner.json:
             return lambda _: None
         write = self._outlet.beside if self._manner.agent else self._outlet.write
@@ -265,8 +266,7 @@ def described(owner: Owner, run_id: str) -> dict[str, Any]:
         state = image.states[()].state.flattened()
     finally:
         image.states.close()
-    status = looking.status(owner.database, owner.root, run)
-    return {**status, "state": state, "messages": looking.messages(owner.database, run_id)}
+    return {**describe(owner.database, owner.root, run), "state": state, "messages": messages(owner.database, run_id)}
 
 
 def unused(*, feedback: str | None, answer: Any) -> str:
@@ -287,7 +287,7 @@ def _tell_end(outcome: Outcome, run_id: str, manner: Manner, outlet: Outlet, giv
             outlet.write(f"{outcome.described['text']}\n")
     elif outcome.described is not None:
         indent = None if manner.json_events else 1
-        outlet.write(as_json.text(outcome.described, indent=indent) + "\n")
+        outlet.write(as_json(outcome.described, indent=indent) + "\n")
     elif manner.quiet:
         outlet.write(f"{ending.status} {run_id}{reason}\n")
     if ending.status == "completed":

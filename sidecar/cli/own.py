@@ -40,7 +40,7 @@ def _execute(project_option: str | None, asked: dict[str, Any], starter: Starter
 
 def _given(project: Project, asked: dict[str, Any], starter: Starter) -> Given:
     from sidecar.cli import answer, executing, resume  # noqa: PLC0415
-    from sidecar.cli.run_named import journal_with  # noqa: PLC0415
+    from sidecar.service.status import journal_with  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
 
     answered: tuple[str, Any] | None = None

@@ -20,9 +20,8 @@ def main(arguments: list[str], project: str | None) -> int:
     parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
     parser.add_argument("text", metavar="TEXT", help="what to say")
     options = parser.parse_args(arguments)
-    from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
-    from sidecar.engine import redirects  # noqa: PLC0415
-    from sidecar.service.looking import standing  # noqa: PLC0415
+    from sidecar.engine import redirects  # noqa: PLC0415 - SQLite
+    from sidecar.service.status import effective_status, journal_with  # noqa: PLC0415
     from sidecar.signals.liveness import is_live  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
@@ -32,7 +31,7 @@ def main(arguments: list[str], project: str | None) -> int:
             if run.driver == "agent" and run.status == "running":
                 way = "; workflow_resume with feedback tells it to the agent that drives the run, with its next step"
             raise InputError(
-                f"run {run.run_id} is {standing(root, run)}: there is no agent of ours to redirect"
+                f"run {run.run_id} is {effective_status(root, run)}: there is no agent of ours to redirect"
                 + ("" if run.status == "completed" else way)
             )
     redirects.redirect(root, run.run_id, options.text)

@@ -21,9 +21,9 @@ def main(arguments: list[str], project_option: str | None) -> int:
     """Here, or detached."""
     options = _parser().parse_args(arguments)
     from sidecar.cli import detaching, executing  # noqa: PLC0415 - everything that executes a run
-    from sidecar.cli.run_named import journal_with  # noqa: PLC0415
     from sidecar.engine import approval  # noqa: PLC0415
     from sidecar.service import project as projects  # noqa: PLC0415
+    from sidecar.service.status import journal_with  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
 
     project = projects.here(project_option)

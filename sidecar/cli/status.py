@@ -72,10 +72,10 @@ def _limit(options: argparse.Namespace) -> int | None:
 
 def _show(found: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
-        from sidecar.service import as_json  # noqa: PLC0415
+        from sidecar.service.status import as_json  # noqa: PLC0415
 
         told = {"runs": found["runs"]}
-        print(as_json.text(told, indent=None if options.watch else 1), flush=True)
+        print(as_json(told, indent=None if options.watch else 1), flush=True)
         return
     now = time.time()
     lines = _details(found, now) if options.run else _table(found["runs"], found["more"], now)
@@ -84,13 +84,12 @@ def _show(found: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def _all(root: str, limit: int | None) -> Callable[[], tuple[dict[str, Any], bool]]:
-    from sidecar.cli.run_named import journal_of  # noqa: PLC0415 - SQLite
-    from sidecar.service import looking  # noqa: PLC0415
+    from sidecar.service.status import describe_all, journal_of  # noqa: PLC0415 - SQLite
 
     def look() -> tuple[dict[str, Any], bool]:
         with journal_of(root) as database:
             wanted = None if limit is None else limit + 1  # one more tells whether there are more
-            runs = looking.statuses(database, root, limit=wanted) if database is not None else []
+            runs = describe_all(database, root, limit=wanted) if database is not None else []
         shown = runs[:limit]
         return {"runs": [_true(run) for run in shown], "more": len(runs) > len(shown)}, True
 
@@ -98,15 +97,14 @@ def _all(root: str, limit: int | None) -> Callable[[], tuple[dict[str, Any], boo
 
 
 def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
-    from sidecar.cli.run_named import journal_with  # noqa: PLC0415 - SQLite
     from sidecar.engine import run_log  # noqa: PLC0415
     from sidecar.model import events as kinds  # noqa: PLC0415
-    from sidecar.service import looking  # noqa: PLC0415
+    from sidecar.service.status import describe, journal_with  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
 
     def look() -> tuple[dict[str, Any], bool]:
         with journal_with(root, text) as (database, run):
-            found = _true(looking.status(database, root, run))
+            found = _true(describe(database, root, run))
             events = Journal(database).events(run.run_id)
         spent = [event.data for event in events if event.kind == kinds.USAGE]
         costs = [one["cost_usd"] for one in spent if one.get("cost_usd") is not None]

@@ -84,8 +84,8 @@ def _instructions(path: str | None) -> str | None:
 
 
 def _list(project: Project, options: argparse.Namespace) -> int:
-    from sidecar.cli.run_named import journal_of  # noqa: PLC0415 - SQLite
     from sidecar.service import workspaces  # noqa: PLC0415
+    from sidecar.service.status import journal_of  # noqa: PLC0415 - SQLite
 
     with journal_of(project.root) as database:
         found = [workspaces.summary(project, name, database) for name in workspaces.names(project)]
@@ -99,8 +99,8 @@ def _list(project: Project, options: argparse.Namespace) -> int:
 
 
 def _show(project: Project, options: argparse.Namespace) -> int:
-    from sidecar.cli.run_named import journal_of  # noqa: PLC0415
     from sidecar.service import workspaces  # noqa: PLC0415
+    from sidecar.service.status import journal_of  # noqa: PLC0415
 
     with journal_of(project.root) as database:
         found = workspaces.details(project, options.name, database)

@@ -25,7 +25,7 @@ from sidecar.catalog import prompts
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import events as kinds
 from sidecar.model import ulid
-from sidecar.service import as_json
+from sidecar.service.status import as_json
 from sidecar.signals import files, receipts
 
 if TYPE_CHECKING:
@@ -153,5 +153,5 @@ def _end_of(path: str) -> str:
 
 
 def _contents(uri: str, value: Json | str) -> ReadResourceResult:
-    text, mime_type = (value, _TEXT) if isinstance(value, str) else (as_json.text(value), _JSON)
+    text, mime_type = (value, _TEXT) if isinstance(value, str) else (as_json(value), _JSON)
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=mime_type, text=text)])

@@ -13,8 +13,8 @@ from sidecar.errors import REPORTED, InputError, SidecarError
 from sidecar.mcp_server import aliases, arguments, listing
 from sidecar.mcp_server.run_tools import RUNS, SIGNALS
 from sidecar.mcp_server.workflow_tools import DEBUGGING, DRIVING, STATE
-from sidecar.service import as_json
 from sidecar.service.aside import aside
+from sidecar.service.status import as_json
 
 if TYPE_CHECKING:
     from mcp.types import CallToolRequestParams
@@ -107,7 +107,7 @@ def _ended(name: str, outcome: Json) -> CallToolResult:
 
 
 def _result(value: Json, text: str | None = None) -> CallToolResult:
-    shown = as_json.text(value)
+    shown = as_json(value)
     try:
         shown.encode()
     except UnicodeEncodeError:  # half of a character, from an expression: no client can be told it

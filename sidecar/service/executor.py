@@ -14,8 +14,8 @@ from sidecar.catalog import workflows
 from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import REPORTED, InputError, SidecarError, StoreError
 from sidecar.model import events as kinds
-from sidecar.service import looking
 from sidecar.service.aside import definition_aside
+from sidecar.service.status import describe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -152,7 +152,7 @@ class LocalExecutor:
         run = owner.journal.run(run_id)
         person: AskablePerson | None = None
         if answer is not None:
-            waits = looking.status(owner.database, owner.root, run)["waits"]
+            waits = describe(owner.database, owner.root, run)["waits"]
             if not waits or "prompt" not in waits:
                 raise InputError(f"run {run_id} waits for no answer: it is {run.status}")
             person = Answering(waits["step"], answer)

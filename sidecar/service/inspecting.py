@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.catalog import workflows
 from sidecar.errors import ExpressionError
-from sidecar.service import looking
+from sidecar.service.status import iso_timestamp
 from sidecar.state.world import World
 from sidecar.store.journal import Steps
 
@@ -73,8 +73,8 @@ def history(database: Database, run_id: str) -> list[Json]:
     return [
         {
             "step_id": step.key,
-            "started_at": looking.moment(step.began_at),
-            "completed_at": looking.moment(step.ended_at) if step.ended_at else None,
+            "started_at": iso_timestamp(step.began_at),
+            "completed_at": iso_timestamp(step.ended_at) if step.ended_at else None,
             "status": _WORDS[step.status],
         }
         for step in Steps(database).steps(run_id)
@@ -119,7 +119,7 @@ def tried(script: Script, transform: str, given: Any, context: Mapping[str, Any]
 
 
 def _trace(one: Json, *, timing: bool) -> Json:
-    told = {"field": one["field"], "timestamp": looking.moment(one["at"])}
+    told = {"field": one["field"], "timestamp": iso_timestamp(one["at"])}
     if one["space"]:  # of an included workflow: the steps that include it
         told["included_by"] = one["space"]
     left_out = {"space", "at"} if timing else {"space", "at", "duration_ms"}

@@ -22,9 +22,10 @@ from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import InputError
 from sidecar.model import events as kinds
 from sidecar.model.steps import VALUE_IS_MISSING
-from sidecar.service import adhoc, following, inspecting, looking, signalling, starting
+from sidecar.service import adhoc, inspecting, signalling, starting
 from sidecar.service.aside import aside, definition_aside
 from sidecar.service.driven_runs import DrivenRuns
+from sidecar.service.status import describe, describe_all, effective_status, follow, iso_timestamp, messages
 from sidecar.signals.liveness import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
@@ -118,19 +119,19 @@ class UseCases:
         run_id = starting.create(self.project.root, self.owner.journal, prepared, details=details)
         await self._executor.begin(run_id)
         if detach:
-            return looking.status(self.owner.database, self.project.root, self.owner.journal.run(run_id))
+            return describe(self.owner.database, self.project.root, self.owner.journal.run(run_id))
         await self._follow(run_id, tell, ask if interactive else None)
         return await self._run_object(run_id)
 
     async def _follow(self, run_id: str, tell: Any, ask: Any) -> None:
         after = 0
         while True:
-            async for event in following.follow(self.owner.database, self.project.root, run_id, after):
+            async for event in follow(self.owner.database, self.project.root, run_id, after):
                 tell(event)
                 after = event.seq
             await self._last_file(run_id)
             run = self.owner.journal.run(run_id)
-            waits = looking.status(self.owner.database, self.project.root, run)["waits"]
+            waits = describe(self.owner.database, self.project.root, run)["waits"]
             if ask is None or run.status != "paused" or not waits or "prompt" not in waits:
                 return
             answer = await self._asked(waits, ask)
@@ -167,7 +168,7 @@ class UseCases:
     async def answer(self, workflow_id: str, value: Any) -> Json:
         """The answer that a paused run waits for; it goes on."""
         run = self._run(workflow_id)
-        waits = looking.status(self.owner.database, self.project.root, run)["waits"]
+        waits = describe(self.owner.database, self.project.root, run)["waits"]
         if run.status != "paused" or not waits or "prompt" not in waits:
             raise InputError(f"run {workflow_id} waits for no answer: it is {run.status}")
         await self._check_answer(waits, value)
@@ -183,7 +184,7 @@ class UseCases:
         if run.driver == "server":
             submitted = await self._executor.submit_stage(run_id, stage, output, kind)
             if submitted is None:
-                raise InputError(f"run {run_id} is not executed here: it is {looking.standing(self.project.root, run)}")
+                raise InputError(f"run {run_id} is not executed here: it is {effective_status(self.project.root, run)}")
             return reply
         async with self._driven.driver(run_id).held() as execution:
             if execution is None:
@@ -332,8 +333,8 @@ class UseCases:
 
     async def _resumed(self, run: StoredRun) -> Json:
         kept = self.owner.checkpoints.last(run.run_id)
-        step = looking.status(self.owner.database, self.project.root, run)["step"]
-        at = looking.moment(kept.at) if kept else None
+        step = describe(self.owner.database, self.project.root, run)["step"]
+        at = iso_timestamp(kept.at) if kept else None
         return {
             "workflow_id": run.run_id,
             "state": await self._state(run.run_id),
@@ -382,8 +383,8 @@ class UseCases:
     async def status(self, workflow_id: str | None = None) -> Json:
         """As `status --json` has it."""
         if workflow_id is None:
-            return {"runs": looking.statuses(self.owner.database, self.project.root, limit=100)}
-        return {"runs": [looking.status(self.owner.database, self.project.root, self._run(workflow_id))]}
+            return {"runs": describe_all(self.owner.database, self.project.root, limit=100)}
+        return {"runs": [describe(self.owner.database, self.project.root, self._run(workflow_id))]}
 
     async def state_read(self, workflow_id: str, paths_: list[str] | None = None) -> Json:
         """The flattened state, or some of it."""
@@ -430,7 +431,7 @@ class UseCases:
 
     async def debug_info(self, workflow_id: str) -> Json:
         """Where the run stands and how it came there."""
-        step = looking.status(self.owner.database, self.project.root, self._run(workflow_id))["step"]
+        step = describe(self.owner.database, self.project.root, self._run(workflow_id))["step"]
         history = inspecting.history(self.owner.database, workflow_id)
         async with _Reading(self, workflow_id) as image:
             effort = inspecting.effort(image.states[()].state, *self._trail(workflow_id))
@@ -461,9 +462,9 @@ class UseCases:
     async def _run_object(self, run_id: str) -> Json:
         database = self.owner.database
         return {
-            **looking.status(database, self.project.root, self._run(run_id)),
+            **describe(database, self.project.root, self._run(run_id)),
             "state": await self._state(run_id),
-            "messages": looking.messages(database, run_id),
+            "messages": messages(database, run_id),
         }
 
     async def _state(self, run_id: str) -> Json:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
 from sidecar.errors import InputError, SidecarError
-from sidecar.service import looking, status_file
+from sidecar.service import status_file
+from sidecar.service.status import effective_status, iso_timestamp
 from sidecar.signals import files, receipts, targets
 from sidecar.store.journal import Journal
 
@@ -191,26 +192,26 @@ def _instructions(directory: str) -> str:
 def _status(directory: str) -> dict[str, Any]:
     found = asdict(status_file.read(directory))
     written_at = found.pop("written_at")
-    return {**found, "written_at": looking.moment(written_at) if written_at else None}
+    return {**found, "written_at": iso_timestamp(written_at) if written_at else None}
 
 
 def _run(project: Project, run: StoredRun) -> dict[str, Any]:
-    status = looking.standing(project.root, run)
+    status = effective_status(project.root, run)
     is_over = status not in ("running", "pending") and run.ended_at is not None
     return {
         "run_id": run.run_id,
         "workflow": run.workflow,
         "status": status,
         "reason": run.reason or "",
-        "started_at": looking.moment(run.created_at),
-        "ended_at": looking.moment(run.ended_at or 0.0) if is_over else None,
+        "started_at": iso_timestamp(run.created_at),
+        "ended_at": iso_timestamp(run.ended_at or 0.0) if is_over else None,
     }
 
 
 def _signals(directory: str) -> list[dict[str, Any]]:
     found = [files.read(directory, kind) for kind in files.FILE_NAMES]
     return [
-        {"signal": one.kind, "path": one.path, "reason": one.reason, "since": looking.moment(one.arrived_at)}
+        {"signal": one.kind, "path": one.path, "reason": one.reason, "since": iso_timestamp(one.arrived_at)}
         for one in found
         if one is not None
     ]

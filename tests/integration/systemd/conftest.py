@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from sidecar import sockets
-from sidecar.service import looking
+from sidecar.service.status import describe_all
 from sidecar.service.units import escaped_path
 from sidecar.store.db import open_database
 
@@ -185,7 +185,7 @@ class Project:
     def runs(self) -> list[dict[str, Any]]:
         """As `status --json` has them, without the cost of starting it."""
         with open_database(str(self.root)) as database:
-            return looking.statuses(database, str(self.root))
+            return describe_all(database, str(self.root))
 
     def detached(self, workflow: str, count: int = 1, **more: str) -> list[str]:
         """The ids of new runs, begun by the daemon: asked over its socket, without the cost of starting a client."""

@@ -9,7 +9,7 @@ import pytest
 from sidecar.agents import log_file
 from sidecar.agents.log_file import FORMER
 from sidecar.agents.stream import Sink
-from sidecar.cli import logs
+from sidecar.service import status
 
 LINES = [b"line %d\n" % number for number in range(1000)]
 
@@ -29,7 +29,7 @@ def test_it_stays_below_its_bound_and_has_the_newest(path: Path) -> None:
     assert sorted(one.name for one in path.parent.iterdir()) == ["1.log", "1.log" + FORMER]
     assert sum(one.stat().st_size for one in path.parent.iterdir()) < 2200
     # Both parts, without a hole between them.
-    whole = "".join(logs._pieces(str(path))()).encode()
+    whole = "".join(status._new_text(str(path))()).encode()
     assert b"".join(LINES).endswith(whole)
     assert len(whole) > 1000
 
@@ -38,7 +38,7 @@ def test_it_stays_below_its_bound_and_has_the_newest(path: Path) -> None:
 def test_who_follows_it_misses_nothing_though_it_is_turned_between_two_looks(path: Path, turns: int) -> None:
     sink = Sink(str(path))
     sink.write(LINES[0])
-    news = logs._pieces(str(path))
+    news = status._new_text(str(path))
     followed, size = "".join(news()), 0
     for line in LINES[1:]:
         sink.write(line)
