@@ -24,7 +24,7 @@ from sidecar.model.steps import Wait
 from sidecar.service import starting
 from sidecar.service.project import Project
 from sidecar.service.use_cases import UseCases
-from sidecar.signals.liveness import RunLock
+from sidecar.signals.run_lock import RunLock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

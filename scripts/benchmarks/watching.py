@@ -24,8 +24,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from benchmarks.report import Figure
-from sidecar.signals.sources import source_for
-from sidecar.signals.watch import Watcher
+from sidecar.signals.watch import Watcher, source_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from sidecar.engine.execution import locked
 from sidecar.errors import REPORTED
 from sidecar.service import handing_over, starting
 from sidecar.service import project as projects
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 from sidecar.store.db import Database, open_database
 from sidecar.store.journal import Journal
 
@@ -84,7 +84,7 @@ class Soaked:
 
     def live(self) -> list[str]:
         """The runs that somebody executes now."""
-        return liveness.live_runs(str(self.root))
+        return run_lock.live_runs(str(self.root))
 
     def owner(self, run_id: str) -> int:
         """The process that has it, or had it last; 0 where nobody knows."""

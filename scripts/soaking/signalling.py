@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sidecar.errors import REPORTED
-from sidecar.signals import files, receipts, trailers
+from sidecar.signals import files, receipts
 
 if TYPE_CHECKING:
     from soaking.project import Soaked
@@ -128,7 +128,7 @@ class Signaller:
             written.ids.append(_id_of(os.lstat(temporary)))
             os.rename(temporary, written.path)
         else:
-            signed = trailers.signed(timeout_s=1.5 if written.manner == "timeout" and written.kind == "stop" else None)
+            signed = files.signed(timeout_s=1.5 if written.manner == "timeout" and written.kind == "stop" else None)
             signed.expires_at = _EXPIRED if written.manner == "expired" else None
             written.ids.append(signed.signal_id or "")
             files.write(directory, written.kind, "the soak", signed)

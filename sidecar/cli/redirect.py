@@ -22,7 +22,7 @@ def main(arguments: list[str], project: str | None) -> int:
     options = parser.parse_args(arguments)
     from sidecar.engine import redirects  # noqa: PLC0415 - SQLite
     from sidecar.service.status import effective_status, journal_with  # noqa: PLC0415
-    from sidecar.signals.liveness import is_live  # noqa: PLC0415
+    from sidecar.signals.run_lock import is_live  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
     with journal_with(root, options.run) as (_, run):

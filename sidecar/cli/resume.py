@@ -55,7 +55,7 @@ def main(arguments: list[str], project_option: str | None) -> int:
 
 def refuse_busy(project: Project, run: StoredRun) -> None:
     """InputError where somebody executes the run now."""
-    from sidecar.signals.liveness import is_live  # noqa: PLC0415
+    from sidecar.signals.run_lock import is_live  # noqa: PLC0415
 
     if run.driver == "server" and is_live(project.root, run.run_id):
         raise InputError(f"run {run.run_id} is being executed already: sidecar logs {run.run_id} -f")
@@ -65,7 +65,7 @@ def begin_again(project: Project, database: Database, run: StoredRun, *, take_ov
     """What stands there now is recorded, where the run had ended. False: somebody keeps it busy, which is said."""
     from sidecar.engine.execution import BUSY_S  # noqa: PLC0415
     from sidecar.service import starting  # noqa: PLC0415
-    from sidecar.signals.liveness import RunBusy, RunLock  # noqa: PLC0415
+    from sidecar.signals.run_lock import RunBusy, RunLock  # noqa: PLC0415
     from sidecar.store.journal import Handouts  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
 

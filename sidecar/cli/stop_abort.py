@@ -12,7 +12,7 @@ import sys
 from sidecar import layout
 from sidecar.cli.outcome import BAD_USAGE, FAILED, INTERRUPTED, NOT_PROVEN, WRITTEN, say
 from sidecar.errors import REPORTED, SidecarError, SignalError
-from sidecar.signals import files, targets, trailers
+from sidecar.signals import files, targets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _refuse_misplaced_name(root: str, reason: str, environment: Mapping[str, str
 
 def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
     timeout_s = float(options["--timeout"]) if "--timeout" in options else None
-    signed = trailers.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
+    signed = files.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
     target.refuse_ended()
     reason = options.get("REASON", options.get("--reason", ""))
     try:

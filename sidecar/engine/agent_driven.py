@@ -29,7 +29,7 @@ from sidecar.engine.steps.agent import PROMPT_NAME, named_prompt
 from sidecar.errors import InputError, StoreError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 from sidecar.store.db import when_free
 from sidecar.store.journal import OPEN, Handout, Steps
 
@@ -56,7 +56,7 @@ def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = F
     run = owner.journal.run(run_id)
     approval.check(owner.journal, run, feedback=feedback, approve=approve)
     refuse_second(owner.journal, owner.root, run.workflow, run.workspace, run_id)
-    liveness.keep_open(owner.root, run_id, workspace=run.workspace, driver="agent")
+    run_lock.keep_open(owner.root, run_id, workspace=run.workspace, driver="agent")
     if feedback is not None:
         feedback = owner.mask_of(run_id).masked_text(feedback)
     image = load(owner, run)
@@ -179,7 +179,7 @@ class AgentDriven:
             self._loaded = None
 
     async def _interpret(
-        self, execution: Execution, lock: liveness.RunLock, do: Callable[[], Awaitable[Json]]
+        self, execution: Execution, lock: run_lock.RunLock, do: Callable[[], Awaitable[Json]]
     ) -> Json | None:
         found: Json | None = None
         execution.scope = anyio.CancelScope()

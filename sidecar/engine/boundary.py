@@ -14,7 +14,7 @@ from sidecar.engine.run import Run
 from sidecar.model.agent import EndReason
 from sidecar.model.steps import AgentStep, ApplyHints, Break, Conditional, Continue, Exit, Loop, StepBase
 from sidecar.model.workflow import RunLimits
-from sidecar.signals import liveness, trailers
+from sidecar.signals import files, run_lock
 from sidecar.signals.board import Board, Request, Subject
 from sidecar.store.journal import Ending as Status
 from sidecar.store.journal import StoredRun
@@ -132,7 +132,7 @@ def ending_by(request: Request, subject: Subject) -> Ending:
     status: Literal["aborted", "stopped"] = "aborted" if request.kind == "abort" else "stopped"
     reason = request.reason
     if request.signal is not None and request.signal.occurrence in subject.standing:
-        since = trailers.timestamp(request.since)
+        since = files.timestamp(request.since)
         reason = (
             f"{request.signal.path} was there before the first step, since {since} ({request.reason}); it is "
             "gone now. To prevent this, take a stop back with `sidecar stop --cancel`, or delete the file"
@@ -154,7 +154,7 @@ def signal_directories(root: str, run: StoredRun) -> tuple[str, ...]:
 
 def board_of(owner: Owner, run: StoredRun, report: Callable[[str], None] = lambda _: None) -> Board:
     """What is requested of a run since its last beginning, the stop that was noted for it included."""
-    mark = liveness.mark(owner.root, run.run_id)
+    mark = run_lock.mark(owner.root, run.run_id)
     subject = Subject(run.run_id, signal_directories(owner.root, run), mark.standing if mark else frozenset())
     noted, request = run.details.get(NOTED_STOP), None
     if noted and noted["start"] == run.start:

@@ -26,11 +26,10 @@ from sidecar.engine.step import unexpected
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
-from sidecar.signals import files, liveness
+from sidecar.signals import files, run_lock
 from sidecar.signals.board import Board
-from sidecar.signals.consume import clear_leftovers, clear_other, consume, still_to_take
 from sidecar.signals.files import Signal
-from sidecar.signals.receipts import ReceiptProcess
+from sidecar.signals.receipts import ReceiptProcess, clear_leftovers, clear_other, consume, still_to_take
 from sidecar.store.journal import OPEN, Journal, StoredRun
 
 _LOCK_WAIT_S = 0.25  # for a journal that another process has locked; a signal that cannot be applied now stays
@@ -210,7 +209,7 @@ def _consume_signals(
             consume_one(signal, "refused")
     for warning in clear_leftovers(root, board, mask.masked_text):
         board.report(warning)
-    liveness.end(root, run_id)
+    run_lock.end(root, run_id)
     board.cleanup()
 
 
@@ -250,13 +249,13 @@ def apply_to_unheld(owner: Owner, signal: Signal) -> list[str]:
     """Apply a signal to every open run that it is for and that no process executes; those that it ended."""
     ended = []
     for run_id in still_to_take(owner.root, signal):
-        if liveness.is_live(owner.root, run_id):
+        if run_lock.is_live(owner.root, run_id):
             continue
         try:
-            with liveness.RunLock(owner.root, run_id):
+            with run_lock.RunLock(owner.root, run_id):
                 if _apply(owner, run_id, signal):
                     ended.append(run_id)
-        except liveness.RunBusy:
+        except run_lock.RunBusy:
             continue  # a process executes it now, and finds the signal
     return ended
 
@@ -265,10 +264,10 @@ def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
     """Whether the run, which is locked, has ended by the signal."""
     run = owner.journal.find(run_id)
     if run is None:  # its owner died before the journal had the run
-        liveness.forget(owner.root, run_id)
+        run_lock.forget(owner.root, run_id)
         return False
     if run.status not in OPEN:  # its owner died between the end in the journal and this mark
-        liveness.end(owner.root, run_id)
+        run_lock.end(owner.root, run_id)
         return False
     board = board_of(owner, run)
     board.look()
@@ -310,7 +309,7 @@ def revert_beginning(root: str, journal: Journal, run: StoredRun) -> None:
     """A run that had ended is not resumed after all: it gets its former status again. The caller has its run lock."""
     if run.status == "pending" and run.start:
         journal.take_back_beginning(run.run_id)
-        liveness.end(root, run.run_id)
+        run_lock.end(root, run.run_id)
 
 
 def _read(board: Board, *signal_kinds: Literal["stop", "abort"]) -> list[Signal]:

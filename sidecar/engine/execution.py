@@ -30,7 +30,7 @@ from sidecar.model import events as kinds
 from sidecar.model.agent import EndReason
 from sidecar.model.events import RunEvent
 from sidecar.model.workflow import RunLimits
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 from sidecar.signals.board import Request
 from sidecar.store.journal import Journal, StoredRun
 
@@ -215,10 +215,10 @@ def _limits(image: Run) -> RunLimits:
 
 
 @asynccontextmanager
-async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[liveness.RunLock]:
+async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[run_lock.RunLock]:
     """The run lock, waited for without blocking the event loop. RunBusy where another process keeps it."""
-    lock, since = liveness.RunLock(root, run_id), anyio.current_time()
-    with liveness.Turn(root, run_id) as turn:
+    lock, since = run_lock.RunLock(root, run_id), anyio.current_time()
+    with run_lock.Turn(root, run_id) as turn:
         while True:
             waited_s = anyio.current_time() - since
             try:
@@ -226,9 +226,9 @@ async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncItera
                 if waited_s > within_s / 2 or turn.acquire():
                     lock.acquire(0.0)
                     break
-            except liveness.RunBusy as busy:
+            except run_lock.RunBusy as busy:
                 if waited_s > within_s:
-                    raise liveness.RunBusy(f"{busy}; it is still busy after {within_s:g} s: ask again") from None
+                    raise run_lock.RunBusy(f"{busy}; it is still busy after {within_s:g} s: ask again") from None
             # The longer it has waited, the more often it tries: among several, the first is likely to be the next.
             await anyio.sleep(_LOCK_EVERY_S / (1 + 10 * waited_s))
     try:
@@ -255,7 +255,7 @@ def refuse_second(journal: Journal, root: str, workflow: str, workspace: str | N
 
 
 def _uses_workspace(root: str, run: StoredRun) -> bool:
-    if liveness.is_live(root, run.run_id) or run.status == "paused":
+    if run_lock.is_live(root, run.run_id) or run.status == "paused":
         return True
     if run.status == "pending":
         return time.time() - run.created_at < _BEGIN_S
@@ -290,7 +290,7 @@ def prepare_resume(owner: Owner, run: StoredRun, image: Run, feedback: str | Non
 
 
 @asynccontextmanager
-async def watching(execution: Execution, lock: liveness.RunLock) -> AsyncIterator[None]:
+async def watching(execution: Execution, lock: run_lock.RunLock) -> AsyncIterator[None]:
     """Watch signals, time, journal and directory of a run, around its cancel scope."""
     with UnwrappedErrors():
         async with anyio.create_task_group() as watchers:
@@ -350,7 +350,7 @@ async def _write_pending_entries(execution: Execution) -> None:
         execution.lose_journal(error)
 
 
-async def _watch_directory(execution: Execution, lock: liveness.RunLock) -> None:
+async def _watch_directory(execution: Execution, lock: run_lock.RunLock) -> None:
     """End the run when its directory is moved: no signal reaches it there, and nothing that it does is kept."""
     await wait_until_moved(lock.is_in_place)
     where = execution.board.subject.own_directory

@@ -19,9 +19,8 @@ from sidecar.config import Settings
 from sidecar.errors import StoreError
 from sidecar.model.agent import AgentEnded
 from sidecar.model.events import RunEvent
-from sidecar.signals import liveness
-from sidecar.signals.sources import source_for
-from sidecar.signals.watch import Watcher
+from sidecar.signals import run_lock
+from sidecar.signals.watch import Watcher, source_for
 from sidecar.state.script import Script
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database, when_free
@@ -109,7 +108,7 @@ class Owner:
             self.report(f"{survivors} processes of runs whose owner died cannot be ended")
             return
         for record in noted:
-            if record.run_id is None or not liveness.is_live(self.root, record.run_id):
+            if record.run_id is None or not run_lock.is_live(self.root, record.run_id):
                 with contextlib.suppress(StoreError):  # another process has done it, or will
                     await when_free(self.database, partial(self.agents.ended, record.agent_id), at_most_s=0.0)
 

@@ -35,7 +35,7 @@ from sidecar.errors import DefinitionChanged, SidecarError, StoreError, Unwrappe
 from sidecar.model import events as kinds
 from sidecar.model.agent import EndReason
 from sidecar.model.events import RunEvent
-from sidecar.signals import files, liveness
+from sidecar.signals import files, run_lock
 from sidecar.store.db import free, when_free
 from sidecar.store.journal import OPEN, StoredRun
 
@@ -90,7 +90,7 @@ class ServerDriven:
         owner, root = self.owner, self.owner.root
         for directory in signal_directories(root, owner.journal.run(self.run_id)):
             files.recover(directory)  # before signals are read: it may be what ends the run
-        with liveness.RunLock(root, self.run_id) as lock:
+        with run_lock.RunLock(root, self.run_id) as lock:
             await free(owner.database)  # so that what follows does not block the event loop
             run = owner.journal.run(self.run_id)  # no other process changes it from now on
             if (ending := self._not_executed(run)) is not None:
@@ -103,7 +103,7 @@ class ServerDriven:
             finally:
                 self._log.close()
 
-    async def _execute(self, run: StoredRun, lock: liveness.RunLock) -> Ending:
+    async def _execute(self, run: StoredRun, lock: run_lock.RunLock) -> Ending:
         last_seq = self.owner.journal.last_seq(self.run_id)
         try:
             execution = self.execution = await self._start(run)
@@ -124,7 +124,7 @@ class ServerDriven:
             self.execution = None
             execution.close()
 
-    async def _interpret(self, execution: Execution, lock: liveness.RunLock) -> None:
+    async def _interpret(self, execution: Execution, lock: run_lock.RunLock) -> None:
         """Until it is known how the run ends: `execution.ending`, or `execution.lost` without a journal."""
         try:
             clear_stale_signals(execution)
@@ -193,7 +193,7 @@ class ServerDriven:
             return Ending(run.status, reason, executed=False)  # type: ignore[arg-type]  # it is not pending or running
         if self._request is not None and self._request != (run.details.get(REQUEST) or {}).get("id"):
             raise SidecarError(f"run {self.run_id} was taken back: whoever handed it over waits no longer")
-        liveness.keep_open(self.owner.root, self.run_id, workspace=run.workspace, driver="server")
+        run_lock.keep_open(self.owner.root, self.run_id, workspace=run.workspace, driver="server")
         if run.status == "pending":  # a beginning: a signal ends it before its first step
             return None
         ending = ending_of_unheld(self.owner, run)

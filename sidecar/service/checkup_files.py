@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from sidecar import layout
 from sidecar.model import ulid
 from sidecar.service.finding import fine, note, problem
-from sidecar.signals import files, liveness, targets
-from sidecar.signals.consume import still_to_take
+from sidecar.signals import files, run_lock, targets
+from sidecar.signals.receipts import still_to_take
 from sidecar.sockets import connect
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def sockets(root: str) -> Iterator[DoctorFinding]:
         yield problem("daemon", f"process {pid} has no socket", "start it again, if it does not appear in a second")
     for run_id in _entries(layout.runs_directory(root)):
         path = layout.run_socket(root, run_id)
-        if os.path.lexists(path) and not liveness.is_live(root, run_id):
+        if os.path.lexists(path) and not run_lock.is_live(root, run_id):
             dead.append(path)
     if dead:
         yield note("sockets", f"nobody listens at {_named(dead)}", f"rm {_named(dead)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sidecar import __version__
 from sidecar.service.finding import fine, note, problem
-from sidecar.signals.sources import source_for
+from sidecar.signals.watch import source_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

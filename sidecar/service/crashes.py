@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.agents import marker
 from sidecar.model import events as kinds
-from sidecar.signals.liveness import RunLock
+from sidecar.signals.run_lock import RunLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,7 +21,7 @@ from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.keeping import remove_surplus
 from sidecar.service.notify_systemd import Pulse
 from sidecar.service.use_cases import UseCases
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,7 +159,7 @@ class Daemon:
 
 def _is_resumed(root: str, run: StoredRun) -> bool:
     """Only what was to go on without anybody: never what a person stopped, aborted, or began in a terminal."""
-    return bool(run.details.get("detached")) and run.driver == "server" and not liveness.is_live(root, run.run_id)
+    return bool(run.details.get("detached")) and run.driver == "server" and not run_lock.is_live(root, run.run_id)
 
 
 @contextmanager
@@ -172,10 +172,10 @@ def daemon_lock(root: str) -> Iterator[Callable[[], bool]]:
     except OSError as error:
         raise SidecarError(f"cannot open {path}: {error.strerror}") from None
     try:
-        holder = liveness.lock_or_holder(file)
+        holder = run_lock.lock_or_holder(file)
         if holder is not None:
             raise SidecarError(f"{root} has a daemon already: process {holder}")
         os.ftruncate(file, os.pwrite(file, b"%d\n" % os.getpid(), 0))
-        yield lambda: liveness.is_at(path, file)
+        yield lambda: run_lock.is_at(path, file)
     finally:
         os.close(file)

@@ -21,7 +21,7 @@ from sidecar.engine.ending import revert_beginning
 from sidecar.engine.execution import REQUEST, locked
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import duration, ulid
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 from sidecar.sockets import Listener, connect, serve_each
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: s
             run = journal.change(run_id, details=details)
             if run.status == "pending" and not run.start:
                 journal.end_unheld(run_id, "failed", reason=f"nobody executed it: {why}")
-                liveness.end(root, run_id)
+                run_lock.end(root, run_id)
             revert_beginning(root, journal, run)
-    except liveness.RunBusy:
+    except run_lock.RunBusy:
         return False
     return True
 

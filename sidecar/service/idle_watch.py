@@ -10,7 +10,7 @@ import anyio
 from sidecar import layout
 from sidecar.engine.ending import handle_signal
 from sidecar.errors import REPORTED
-from sidecar.signals import files, liveness
+from sidecar.signals import files, run_lock
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -50,15 +50,15 @@ class IdleWatch:
     def _mark(self) -> tuple[object, ...]:
         """Changes with which runs are open, and with who is executed."""
         root = self._owner.root
-        return tuple(liveness.open_runs(root)), tuple(liveness.live_runs(root))
+        return tuple(run_lock.open_runs(root)), tuple(run_lock.live_runs(root))
 
     def _look(self) -> bool:
         """Apply what stands there; False where that could not be done now, and has to be tried again."""
         root = self._owner.root
         try:
             directories = {layout.state_directory(root)}
-            for run_id in liveness.open_runs(root):
-                mark = liveness.mark(root, run_id)
+            for run_id in run_lock.open_runs(root):
+                mark = run_lock.mark(root, run_id)
                 directories.add(layout.run_directory(root, run_id))
                 directories |= {mark.workspace} if mark and mark.workspace else set()
             self._watch(directories)

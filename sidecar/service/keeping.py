@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from sidecar import layout
 from sidecar.errors import REPORTED
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 from sidecar.store.compaction import Keep, compact
 from sidecar.store.db import free
 
@@ -27,7 +27,7 @@ async def remove_surplus(owner: Owner, *, spare: str | None = None, at_most: int
     keep = Keep(owner.settings.keep_runs, owner.settings.keep_days * _DAY_S)
     try:
         await free(owner.database)
-        live = {*liveness.live_runs(owner.root), *([spare] if spare else [])}
+        live = {*run_lock.live_runs(owner.root), *([spare] if spare else [])}
         gone = compact(owner.database, keep, live, at_most=at_most)
     except REPORTED as error:
         logger.warning("cannot compact the journal: %s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import InputError
-from sidecar.signals import files, targets, trailers
+from sidecar.signals import files, targets
 
 if TYPE_CHECKING:
     from sidecar.service.project import Project
@@ -41,7 +41,7 @@ def target(project: Project, workspace: str | None, run_id: str | None, asker: s
 def write(kind: Kind, to: Target, reason: str) -> Json:
     """Write it; which runs it governs."""
     to.refuse_ended()
-    signed = trailers.signed()
+    signed = files.signed()
     governed = to.open_runs()
     path = files.write(to.directory, kind, reason, signed, inside=to.inside)
     told: Json = {

@@ -16,8 +16,8 @@ from sidecar.errors import DefinitionError, InputError, Problem, SignalError
 from sidecar.model import duration, ulid
 from sidecar.model.parameters import bind
 from sidecar.service import adhoc
-from sidecar.signals import liveness, targets, trailers
-from sidecar.signals.consume import clear_ended
+from sidecar.signals import files, run_lock, targets
+from sidecar.signals.receipts import clear_ended
 from sidecar.store.journal import OPEN
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def created(
     """A run begins: it is pending, with the definition that it keeps for life. Its id; inside, its lock is held."""
     run_id = ulid.new()
     definition = prepared.definition
-    with liveness.begin(root, run_id, workspace=prepared.workspace, driver=driver):
+    with run_lock.begin(root, run_id, workspace=prepared.workspace, driver=driver):
         try:
             with journal.transaction():
                 execution.refuse_second(journal, root, definition.name, prepared.workspace)
@@ -98,7 +98,7 @@ def created(
                     details=details,
                 )
         except BaseException:
-            liveness.forget(root, run_id)
+            run_lock.forget(root, run_id)
             raise
         yield run_id
 
@@ -116,7 +116,7 @@ def begin_again(root: str, journal: Journal, run: StoredRun, driver: Driver) -> 
         return []
     execution.refuse_second(journal, root, run.workflow, run.workspace, run.run_id)
     warnings = clear_ended(root, run.run_id)
-    liveness.begin_again(root, run.run_id, workspace=run.workspace, driver=driver)
+    run_lock.begin_again(root, run.run_id, workspace=run.workspace, driver=driver)
     journal.begin_again(run.run_id)
     return warnings
 
@@ -129,7 +129,7 @@ def refuse_handed_out(handouts: Handouts, run: StoredRun, settings: Settings, *,
     held = handouts.all_held(run.run_id) if is_driven and not take_over else []
     young = [one for one in held if handouts.age_s(one) < duration.seconds(settings.take_over_after)]
     if young:
-        since = trailers.timestamp(young[0].handed_at)
+        since = files.timestamp(young[0].handed_at)
         raise InputError(
             f"an agent has had step {young[0].key!r} of run {run.run_id} in hand since {since}; "
             f"`sidecar resume {run.run_id} --take-over` has it done again, and what that agent reports is refused"

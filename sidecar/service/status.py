@@ -18,7 +18,7 @@ from sidecar.engine import approval
 from sidecar.engine.boundary import signal_directories
 from sidecar.errors import InputError, NotFound
 from sidecar.model import events as kinds
-from sidecar.signals import files, liveness
+from sidecar.signals import files, run_lock
 from sidecar.store.db import NAME, open_database
 from sidecar.store.journal import Agents, Journal
 
@@ -75,7 +75,7 @@ def describe(database: Database, root: str, run: StoredRun) -> dict[str, Any]:
 
 def effective_status(root: str, run: StoredRun) -> str:
     """The run's status; one whose owner died is interrupted, though the journal does not say so yet."""
-    if run.status == "running" and run.driver == "server" and not liveness.is_live(root, run.run_id):
+    if run.status == "running" and run.driver == "server" and not run_lock.is_live(root, run.run_id):
         return "interrupted"
     return run.status
 
@@ -185,7 +185,7 @@ async def follow(database: Database, root: str, run_id: str, after: int = 0) -> 
             if event.kind == kinds.RUN_ENDED and event.seq == journal.last_seq(run_id):
                 return
         run = journal.run(run_id)
-        gone = run.status == "running" and run.driver == "server" and not liveness.is_live(root, run_id)
+        gone = run.status == "running" and run.driver == "server" and not run_lock.is_live(root, run_id)
         without_owner = without_owner + (wait_s == _LOOK_S) if gone else 0
         if without_owner >= _LOOKS:
             return
@@ -195,7 +195,7 @@ async def follow(database: Database, root: str, run_id: str, after: int = 0) -> 
 
 def may_go_on(database: Database, root: str, run: StoredRun) -> bool:
     """Whether more can be expected. The journal alone does not know that an owner has died."""
-    if liveness.is_live(root, run.run_id):
+    if run_lock.is_live(root, run.run_id):
         return True
     now = Journal(database).run(run.run_id)
     return now.driver == "agent" and now.status == "running"

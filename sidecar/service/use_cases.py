@@ -26,7 +26,7 @@ from sidecar.service import adhoc, inspecting, signalling, starting
 from sidecar.service.aside import aside, definition_aside
 from sidecar.service.driven_runs import DrivenRuns
 from sidecar.service.status import describe, describe_all, effective_status, follow, iso_timestamp, messages
-from sidecar.signals.liveness import is_live
+from sidecar.signals.run_lock import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
 from sidecar.state.world import World

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 
 from sidecar.errors import SidecarError
-from sidecar.signals import files, trailers
+from sidecar.signals import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -32,7 +32,7 @@ TYPED_REASON = "requested at the terminal"
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A run as signals see it: who it is, the directories that govern it, its own one last, and what stood there at its
-    beginning (`liveness.Mark.standing`)."""
+    beginning (`run_lock.Mark.standing`)."""
 
     run_id: str
     directories: tuple[str, ...]
@@ -59,7 +59,7 @@ def judge(signal: Signal, subject: Subject, now: float) -> Verdict:
     """Whether a signal that stands in one of a run's directories is meant for it, now."""
     if signal.trailers.run_id not in (None, subject.run_id):
         return "other run"
-    expires = trailers.moment(signal.trailers.expires_at) if signal.trailers.expires_at else None
+    expires = files.moment(signal.trailers.expires_at) if signal.trailers.expires_at else None
     if expires is not None and expires <= now:
         return "expired"
     # An abort is about what runs when it is written. A stop may wait for the run that it is to prevent.
@@ -210,7 +210,7 @@ class Board:
         return self.abort
 
     def _type_stop(self) -> None:
-        written = trailers.signed(run_id=self.subject.run_id)
+        written = files.signed(run_id=self.subject.run_id)
         self._typed.add(written.signal_id or "")
         try:
             files.write(self.subject.own_directory, "stop", TYPED_REASON, written)

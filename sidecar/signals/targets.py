@@ -7,7 +7,7 @@ import os
 from sidecar import layout
 from sidecar.errors import SignalError
 from sidecar.model import ulid
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class Target:
     def open_runs(self) -> list[str]:
         """The runs that a signal written here governs: those that have not ended."""
         if self.scope == "run":
-            return [self.name] if liveness.mark(self.root, self.name) else []
-        return liveness.open_runs(self.root, workspace=self.directory if self.scope == "workspace" else None)
+            return [self.name] if run_lock.mark(self.root, self.name) else []
+        return run_lock.open_runs(self.root, workspace=self.directory if self.scope == "workspace" else None)
 
     def live_runs(self) -> list[str]:
         """Those of them that a process executes now."""
-        return [run_id for run_id in self.open_runs() if liveness.is_live(self.root, run_id)]
+        return [run_id for run_id in self.open_runs() if run_lock.is_live(self.root, run_id)]
 
     def refuse_ended(self) -> None:
         """SignalError where this is a run that has ended: nothing written there could ever apply."""

@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
+from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.lowlevel
 
 from sidecar.signals import files
+from sidecar.signals.inotify import Inotify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from anyio.abc import TaskStatus
-
-    from sidecar.signals.sources import EventSource
 
     Level = tuple[int, int, int, int] | None
     Ground = tuple[str, int, int]
@@ -39,36 +40,70 @@ _RECOVERIES_PER_TICK = 20
 _ATTEMPTS = 20
 
 
-class _Place:
-    """A directory that somebody wants to hear about, whether it exists or not."""
+class EventSource(Protocol):
+    """What hints that something may have happened in a directory. It may be wrong, late or silent."""
 
-    __slots__ = ("ground", "levels", "listeners", "path")
+    names: Counter[bytes]
+    """Hints about other names are not wanted; the watcher keeps this up to date."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.listeners: tuple[Callable[[str], None], ...] = ()
-        self.levels = _NOTHING
-        # The directory that the source was asked to hint about, as it was then: this one or, while it does not
-        # exist, the nearest ancestor that does.
-        self.ground: Ground | None = None
+    def fileno(self) -> int:
+        """Readable when there is something to drain; -1: there never is."""
+
+    def arm(self, directory: str) -> bool:
+        """Hint about the directory that stands at this path now. False: this source never hints.
+
+        Armed already: make sure that it still is. Raises OSError where the system refuses.
+        """
+
+    def disarm(self, directory: str) -> None:
+        """No more hints about this path. Idempotent."""
+
+    def drain(self) -> Collection[tuple[str, bytes]] | None:
+        """What to look at: an armed path and a name in it, or no name for the directory itself. None: everything."""
+
+    def close(self) -> None:
+        """Give everything back. Idempotent."""
 
 
-class _Turns:
-    """Everybody once before anybody twice."""
-
-    __slots__ = ("_waiting",)
+class Polling:
+    """The source that never hints: the tick finds everything."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Place] = []
+        self.names: Counter[bytes] = Counter()
 
-    def take(self, everybody: Iterable[_Place], count: int) -> list[_Place]:
-        """The next ones, at most this many."""
-        if not self._waiting:
-            self._waiting = list(everybody)
-        rest = max(len(self._waiting) - count, 0)
-        taken = self._waiting[rest:]
-        del self._waiting[rest:]
-        return taken
+    def fileno(self) -> int:
+        """There is none."""
+        return -1
+
+    def arm(self, directory: str) -> bool:
+        """Nothing is armed."""
+        return False
+
+    def disarm(self, directory: str) -> None:
+        """Nothing was armed."""
+
+    def drain(self) -> Collection[tuple[str, bytes]] | None:
+        """Nothing to look at."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def source_for(setting: str, report: Callable[[str], None]) -> EventSource:
+    """The event source that the setting `watcher` asks for; polling, and a line about it, where it cannot be had."""
+    if setting == "polling":
+        return Polling()
+    try:
+        if setting == "inotify" or (setting == "auto" and sys.platform == "linux"):
+            return Inotify()
+        # Imported late: watchdog costs more start-up time than everything else here together.
+        from sidecar.signals.watchdog_source import Portable  # noqa: PLC0415
+
+        return Portable()
+    except OSError as error:
+        report(f"no file system events ({error.strerror}); signal files are looked for every second instead")
+        return Polling()
 
 
 class Watcher:
@@ -276,6 +311,38 @@ class Watcher:
                 on_change(path)
             except Exception as error:  # one subscriber's mistake must not make the others deaf
                 self._report(f"whoever was told that the signals in {path} changed failed: {error!r}")
+
+
+class _Place:
+    """A directory that somebody wants to hear about, whether it exists or not."""
+
+    __slots__ = ("ground", "levels", "listeners", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.listeners: tuple[Callable[[str], None], ...] = ()
+        self.levels = _NOTHING
+        # The directory that the source was asked to hint about, as it was then: this one or, while it does not
+        # exist, the nearest ancestor that does.
+        self.ground: Ground | None = None
+
+
+class _Turns:
+    """Everybody once before anybody twice."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[_Place] = []
+
+    def take(self, everybody: Iterable[_Place], count: int) -> list[_Place]:
+        """The next ones, at most this many."""
+        if not self._waiting:
+            self._waiting = list(everybody)
+        rest = max(len(self._waiting) - count, 0)
+        taken = self._waiting[rest:]
+        del self._waiting[rest:]
+        return taken
 
 
 def _level(path: str) -> Level:

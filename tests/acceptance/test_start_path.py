@@ -23,9 +23,8 @@ OWN = {
     "sidecar.model.ulid",
     "sidecar.signals",
     "sidecar.signals.files",
-    "sidecar.signals.liveness",
+    "sidecar.signals.run_lock",
     "sidecar.signals.targets",
-    "sidecar.signals.trailers",
 }
 # Each of these is compiled into the interpreter or a few lines long. A module that is missing here costs time at
 # the moment when somebody wants something to stop: think twice before adding it.

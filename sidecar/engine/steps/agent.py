@@ -30,7 +30,7 @@ from sidecar.model import events as kinds
 from sidecar.model.agent import AgentDefinition, Assignment
 from sidecar.model.parameters import bind
 from sidecar.model.steps import AgentStep, ApplyHints
-from sidecar.signals import files, trailers
+from sidecar.signals import files
 
 PROMPT_NAME = "sub-agent"  # the standard prompt for the agent of a task
 # The braces of the example are no JSON: an agent that repeats its prompt has not answered.
@@ -378,7 +378,7 @@ async def apply_abort_line(context: Context, answer: str) -> None:
     )
     context.emit(kinds.WARNING, {"text": warning})
     directory = layout.run_directory(services.root, services.run_id)
-    path = files.write(directory, "abort", reason, trailers.signed(run_id=services.run_id))
+    path = files.write(directory, "abort", reason, files.signed(run_id=services.run_id))
     # The step must not complete meanwhile, and be the last one: then the run would be completed.
     while files.present(path):  # noqa: ASYNC110 - it ends by being cancelled
         await anyio.sleep(_LOOK_S)

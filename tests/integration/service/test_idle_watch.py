@@ -11,7 +11,7 @@ import pytest
 from sidecar.service.detached_executor import DetachedExecutor
 from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.use_cases import UseCases
-from sidecar.signals.liveness import RunLock
+from sidecar.signals.run_lock import RunLock
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Place

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sidecar.service import starting
-from sidecar.signals import liveness
+from sidecar.signals import run_lock
 from sidecar.store.db import open_database
 from sidecar.store.journal import Journal
 from tests.kit import DEADLINE_S, Project, sockets
@@ -35,7 +35,7 @@ def working(tmp_path: Path) -> Iterator[Project]:
 def begin_again(project: Project, run_id: str) -> None:
     """As `resume` does before it hands a run over."""
     root = str(project.root)
-    with open_database(root) as database, liveness.RunLock(root, run_id):
+    with open_database(root) as database, run_lock.RunLock(root, run_id):
         journal = Journal(database)
         starting.begin_again(root, journal, journal.run(run_id), "server")
 

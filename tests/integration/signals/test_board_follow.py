@@ -8,10 +8,9 @@ import anyio
 import pytest
 
 from sidecar.model import ulid
-from sidecar.signals import files, trailers
+from sidecar.signals import files
 from sidecar.signals.board import Board, Subject
-from sidecar.signals.sources import source_for
-from sidecar.signals.watch import Watcher
+from sidecar.signals.watch import Watcher, source_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -60,7 +59,7 @@ async def test_the_reason_of_an_abort_arrives_after_the_abort(board: Board, tmp_
 
 
 async def test_a_stop_that_is_overdue_becomes_an_abort_without_any_event(board: Board, tmp_path: Path) -> None:
-    files.write(str(tmp_path / "workspace"), "stop", "please", trailers.signed(timeout_s=0.2))
+    files.write(str(tmp_path / "workspace"), "stop", "please", files.signed(timeout_s=0.2))
     await until(board, board.is_stop_requested)
     await until(board, lambda: board.abort is not None)
 
@@ -68,7 +67,7 @@ async def test_a_stop_that_is_overdue_becomes_an_abort_without_any_event(board: 
 async def test_a_timeout_counts_although_another_stop_is_the_one_that_is_shown(board: Board, tmp_path: Path) -> None:
     (tmp_path / ".stop").write_text("shown")
     await until(board, board.is_stop_requested)
-    files.write(str(tmp_path / "workspace"), "stop", "please", trailers.signed(timeout_s=0.2))
+    files.write(str(tmp_path / "workspace"), "stop", "please", files.signed(timeout_s=0.2))
     await until(board, lambda: board.abort is not None)
     assert board.abort
     assert board.abort.reason == "please (not stopped within 0.2 s)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.signals import files
-from sidecar.signals.trailers import Trailers, signed
+from sidecar.signals.files import Trailers, signed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WRITER = """
 import sys
 from sidecar.signals import files
-from sidecar.signals.trailers import Trailers
+from sidecar.signals.files import Trailers
 
 directory, letter, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for number in range(rounds):

@@ -21,7 +21,7 @@ DRIVER = r'''
 import fcntl, json, os, signal, sys
 
 from sidecar.signals import files, trailers
-from sidecar.signals.trailers import Trailers
+from sidecar.signals.files import Trailers
 
 CALLS = ["open", "write", "fsync", "close", "rename", "link", "unlink", "rmdir", "lstat", "fstat", "read"]
 LONG = "x" * 20_000  # more than fits into a few blocks: a part of it would be seen

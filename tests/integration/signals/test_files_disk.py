@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.signals import files
-from sidecar.signals.trailers import signed
+from sidecar.signals.files import signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

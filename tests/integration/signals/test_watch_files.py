@@ -16,8 +16,7 @@ import anyio
 import pytest
 
 from sidecar.signals.inotify import Inotify
-from sidecar.signals.sources import source_for
-from sidecar.signals.watch import Watcher
+from sidecar.signals.watch import Watcher, source_for
 from tests.kit import eventually
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify and nam
 # What every program below starts with: a watcher, and a way to wait for what it says.
 PROLOGUE = """
 import anyio, json, os, resource, subprocess, sys
-from sidecar.signals.sources import source_for
+from sidecar.signals.watch import source_for
 from sidecar.signals.watch import Watcher
 
 base, out, calls, reports = sys.argv[1], {}, [], []
@@ -91,7 +91,7 @@ def test_without_a_descriptor_for_events_the_watcher_polls_and_says_so(setting: 
     out = run(
         f"""
 async def main():
-    import sidecar.signals.portable
+    import sidecar.signals.watchdog_source
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:

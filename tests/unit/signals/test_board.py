@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from sidecar.model import ulid
-from sidecar.signals import files, liveness, trailers
+from sidecar.signals import files, run_lock
 from sidecar.signals.board import Board, Subject
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_a_new_wider_stop_is_not_covered_by_an_earlier_refusal(place: Place) -> 
 
 def test_reason_and_time_of_a_stop_are_shown(place: Place) -> None:
     before = time.time() - 1
-    files.write(str(place.workspace), "stop", "Tests are red on main", trailers.signed())
+    files.write(str(place.workspace), "stop", "Tests are red on main", files.signed())
     place.board.look()
     assert place.board.stop is not None
     assert place.board.stop.reason == "Tests are red on main"
@@ -199,7 +199,7 @@ def test_an_abort_from_before_the_start_that_comes_again_is_for_the_run(place: P
     os.utime(abort, (0, 0))
     board = Board(replace(place.subject, standing=standing(place.project)))
     if again == "replaced":
-        files.write(str(place.project), "abort", "why", trailers.signed())
+        files.write(str(place.project), "abort", "why", files.signed())
     elif again == "touched":
         os.utime(abort)
     else:
@@ -211,8 +211,8 @@ def test_an_abort_from_before_the_start_that_comes_again_is_for_the_run(place: P
 def test_an_abort_right_after_the_start_is_for_the_run_although_the_clock_of_files_lags_behind(tmp_path: Path) -> None:
     for _ in range(200):
         run_id = ulid.new()
-        with liveness.begin(str(tmp_path), run_id, workspace=str(tmp_path), driver="server"):
-            mark = liveness.mark(str(tmp_path), run_id)
+        with run_lock.begin(str(tmp_path), run_id, workspace=str(tmp_path), driver="server"):
+            mark = run_lock.mark(str(tmp_path), run_id)
             assert mark is not None
             board = Board(Subject(run_id, (str(tmp_path),), mark.standing))
             (tmp_path / ".abort").touch()
@@ -237,15 +237,15 @@ def test_a_stop_from_before_the_start_is_for_the_run(place: Place) -> None:
 
 @pytest.mark.parametrize("kind", ["stop", "abort"])
 def test_a_signal_for_another_run_is_not_for_this_one(place: Place, kind: files.Kind) -> None:
-    files.write(str(place.project), kind, "that one", trailers.signed(run_id=ulid.new()))
+    files.write(str(place.project), kind, "that one", files.signed(run_id=ulid.new()))
     place.board.look()
     assert (place.board.stop, place.board.abort) == (None, None)
 
 
 @pytest.mark.parametrize("kind", ["stop", "abort"])
 def test_an_expired_signal_is_not_applied(place: Place, kind: files.Kind) -> None:
-    written = trailers.signed()
-    written.expires_at = trailers.timestamp(time.time() + 60)
+    written = files.signed()
+    written.expires_at = files.timestamp(time.time() + 60)
     files.write(str(place.project), kind, "while it lasts", written)
     place.now = 120
     place.board.look()
@@ -262,7 +262,7 @@ def test_a_signal_that_expired_at_the_beginning_of_time_is_not_applied(place: Pl
 
 
 def test_a_stop_with_a_timeout_becomes_an_abort(place: Place) -> None:
-    files.write(str(place.workspace), "stop", "please", trailers.signed(timeout_s=300))
+    files.write(str(place.workspace), "stop", "please", files.signed(timeout_s=300))
     place.board.look()
     place.now = 301  # somebody set the clock: no time has passed
     place.board.look()

@@ -11,11 +11,11 @@ import pytest
 from sidecar import layout
 from sidecar.errors import SignalError
 from sidecar.model import ulid
-from sidecar.signals import files, liveness, receipts, trailers
+from sidecar.signals import files, receipts, run_lock
 from sidecar.signals.board import Board, Subject
-from sidecar.signals.consume import clear_leftovers, consume
 from sidecar.signals.files import Signal
-from sidecar.signals.liveness import RunLock
+from sidecar.signals.receipts import clear_leftovers, consume
+from sidecar.signals.run_lock import RunLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,22 +34,22 @@ class Project:
 
     def start_run(self, workspace: str | None = None) -> str:
         run_id = ulid.new()
-        self.locks[run_id] = liveness.begin(self.root, run_id, workspace=workspace, driver="server")
+        self.locks[run_id] = run_lock.begin(self.root, run_id, workspace=workspace, driver="server")
         return run_id
 
     def end_run(self, run_id: str) -> None:
-        liveness.end(self.root, run_id)
+        run_lock.end(self.root, run_id)
         self.locks[run_id].release()
 
     def signal(self, directory: str, kind: files.Kind = "stop", run_id: str | None = None) -> Signal:
-        files.write(directory, kind, "why", trailers.signed(run_id=run_id))
+        files.write(directory, kind, "why", files.signed(run_id=run_id))
         found = files.read(directory, kind)
         assert found
         return found
 
     def board(self, run_id: str) -> Board:
         directories = (self.state, self.workspace, layout.run_directory(self.root, run_id))
-        mark = liveness.mark(self.root, run_id)
+        mark = run_lock.mark(self.root, run_id)
         return Board(Subject(run_id, directories, mark.standing if mark else frozenset()))
 
 
@@ -172,8 +172,8 @@ def test_a_start_never_clears_a_stop(project: Project) -> None:
 
 
 def test_a_start_clears_a_stop_that_has_expired(project: Project) -> None:
-    written = trailers.signed()
-    written.expires_at = trailers.timestamp(time.time() - 1)
+    written = files.signed()
+    written.expires_at = files.timestamp(time.time() - 1)
     path = files.write(project.workspace, "stop", "was for yesterday", written)
     run_id = project.start_run()
     warnings = clear_leftovers(project.root, project.board(run_id))

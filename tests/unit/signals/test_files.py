@@ -13,8 +13,7 @@ import pytest
 
 from sidecar.errors import SignalError
 from sidecar.signals import files
-from sidecar.signals.files import Locked, clear, path_of, present, read, recover, write
-from sidecar.signals.trailers import MAX_BYTES, Trailers, signed
+from sidecar.signals.files import MAX_BYTES, Locked, Trailers, clear, path_of, present, read, recover, signed, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

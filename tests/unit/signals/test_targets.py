@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sidecar import layout
 from sidecar.errors import ConfigError, SignalError
 from sidecar.model import ulid
-from sidecar.signals import liveness, targets
+from sidecar.signals import run_lock, targets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,8 +204,8 @@ def test_each_target_knows_the_runs_that_a_signal_there_governs(tmp_path: Path) 
     workspace = targets.workspace(root, "w", {})
     bound, free = "0" * 25 + "1", "0" * 25 + "2"
     with (
-        liveness.begin(root, bound, workspace=workspace.directory, driver="server"),
-        liveness.begin(root, free, workspace=None, driver="server"),
+        run_lock.begin(root, bound, workspace=workspace.directory, driver="server"),
+        run_lock.begin(root, free, workspace=None, driver="server"),
     ):
         assert workspace.live_runs() == [bound]
         assert targets.run(root, free).live_runs() == [free]
@@ -213,7 +213,7 @@ def test_each_target_knows_the_runs_that_a_signal_there_governs(tmp_path: Path) 
     assert targets.run(root, free).live_runs() == []
     assert workspace.live_runs() == []
     assert targets.project(root).open_runs() == [free, bound]
-    liveness.end(root, free)
+    run_lock.end(root, free)
     assert targets.run(root, free).open_runs() == []
     with pytest.raises(SignalError, match=f"run {free} has ended, and takes no more signals"):
         targets.run(root, free).refuse_ended()

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.model import ulid
-from sidecar.signals import trailers
-from sidecar.signals.trailers import MAX_BYTES, Trailers, compose, moment, parse, signed, timestamp
+from sidecar.signals import files
+from sidecar.signals.files import MAX_BYTES, Trailers, compose, moment, parse, signed, timestamp
 
 quick = settings(deadline=None, database=None)
 
@@ -212,4 +212,4 @@ def test_trailers_are_equal_by_value_and_show_only_what_was_given() -> None:
     assert Trailers(signal_id="1") != Trailers(signal_id="2")
     assert Trailers() != "Trailers()"
     assert repr(Trailers(signal_id="1", timeout_s=2.0)) == "Trailers(signal_id='1', timeout_s=2.0)"
-    assert trailers.MAX_BYTES == 64 * 1024
+    assert files.MAX_BYTES == 64 * 1024

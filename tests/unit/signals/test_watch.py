@@ -12,8 +12,7 @@ import pytest
 
 from sidecar.signals import watch
 from sidecar.signals.inotify import Inotify
-from sidecar.signals.sources import Polling, source_for
-from sidecar.signals.watch import Watcher
+from sidecar.signals.watch import Polling, Watcher, source_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

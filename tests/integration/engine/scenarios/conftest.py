@@ -28,9 +28,9 @@ from sidecar.service import starting
 from sidecar.service.detached_executor import DetachedExecutor
 from sidecar.service.project import Project
 from sidecar.service.use_cases import UseCases
-from sidecar.signals import files, receipts, trailers
-from sidecar.signals.liveness import RunLock
+from sidecar.signals import files, receipts
 from sidecar.signals.receipts import Receipt
+from sidecar.signals.run_lock import RunLock
 
 DEADLINE_S = 60.0
 MCP_SERVER = Path(__file__).parents[1] / "programs" / "mcp_plain_server.py"
@@ -198,7 +198,7 @@ class World:
 
     def signal(self, kind: Any, directory: Path, reason: str = "why", **more: Any) -> str:
         """As `sidecar stop` and `abort` write it; its id."""
-        signed = trailers.signed(**more)
+        signed = files.signed(**more)
         files.write(str(directory), kind, reason, signed)
         return signed.signal_id or ""
 

@@ -14,8 +14,8 @@ import pytest
 from sidecar import layout
 from sidecar.errors import SidecarError, StoreError
 from sidecar.model import ulid
-from sidecar.signals import liveness
-from sidecar.signals.liveness import RunLock, is_live, live_runs, open_runs
+from sidecar.signals import run_lock
+from sidecar.signals.run_lock import RunLock, is_live, live_runs, open_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OWNER = """
 import sys
-from sidecar.signals.liveness import RunLock
+from sidecar.signals.run_lock import RunLock
 lock = RunLock(sys.argv[1], sys.argv[2])
 lock.acquire()
 print("held", flush=True)
@@ -42,7 +42,7 @@ def owner(root: str, run_id: str) -> subprocess.Popen[str]:
 
 
 def begun(root: str, run_id: str, workspace: str | None = None) -> RunLock:
-    return liveness.begin(root, run_id, workspace=workspace, driver="server")
+    return run_lock.begin(root, run_id, workspace=workspace, driver="server")
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -137,15 +137,15 @@ def test_what_stands_there_at_a_beginning_is_recorded_and_replaced_at_the_next_o
     before = mark_of(root, run_id)
     assert len(before.standing) == 1
     (state / ".abort").unlink()
-    assert liveness.keep_open(root, run_id, workspace=None, driver="agent").standing == before.standing
+    assert run_lock.keep_open(root, run_id, workspace=None, driver="agent").standing == before.standing
     assert mark_of(root, run_id).driver == "agent"
-    liveness.end(root, run_id)
-    liveness.begin_again(root, run_id, workspace=None, driver="server")
+    run_lock.end(root, run_id)
+    run_lock.begin_again(root, run_id, workspace=None, driver="server")
     assert not mark_of(root, run_id).standing
 
 
-def mark_of(root: str, run_id: str) -> liveness.Mark:
-    found = liveness.mark(root, run_id)
+def mark_of(root: str, run_id: str) -> run_lock.Mark:
+    found = run_lock.mark(root, run_id)
     assert found is not None
     return found
 
@@ -156,7 +156,7 @@ def test_a_run_whose_mark_was_deleted_takes_nothing_for_older_than_itself(root: 
     open(os.path.join(layout.state_directory(root), ".abort"), "w").close()
     begun(root, run_id).release()
     os.unlink(os.path.join(layout.run_directory(root, run_id), "open"))
-    assert not liveness.keep_open(root, run_id, workspace=None, driver="server").standing
+    assert not run_lock.keep_open(root, run_id, workspace=None, driver="server").standing
     assert open_runs(root) == [run_id]
 
 
@@ -165,7 +165,7 @@ def test_an_odd_thing_in_the_locks_place_is_no_owner_and_never_blocks(root: str,
     run_id = ulid.new()
     os.makedirs(layout.run_directory(root, run_id))
     make(os.path.join(layout.run_directory(root, run_id), "lock"))
-    code = "import sys; from sidecar.signals.liveness import is_live; print(is_live(*sys.argv[1:]))"
+    code = "import sys; from sidecar.signals.run_lock import is_live; print(is_live(*sys.argv[1:]))"
     command = [sys.executable, "-c", code, root, run_id]  # a process of its own can be ended if it blocks
     assert subprocess.run(command, capture_output=True, timeout=30, check=True).stdout == b"False\n"
 
@@ -195,18 +195,18 @@ def test_runs_that_have_ended_are_not_even_looked_at(root: str) -> None:
     """Otherwise `sidecar stop` would get slower with every run that ever was."""
     over, live = ulid.new(), ulid.new()
     with begun(root, over):
-        liveness.end(root, over)
+        run_lock.end(root, over)
     with begun(root, live):
         assert os.listdir(layout.open_directory(root)) == [live]
         assert open_runs(root) == [live]
-        liveness.end(root, live)
+        run_lock.end(root, live)
     assert os.listdir(layout.open_directory(root)) == []
 
 
 def test_an_entry_that_a_crash_left_behind_makes_no_run_open(root: str) -> None:
     run_id = ulid.new()
     with begun(root, run_id):
-        liveness.end(root, run_id)
+        run_lock.end(root, run_id)
     open(os.path.join(layout.open_directory(root), run_id), "w").close()
     assert open_runs(root) == []
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from watchdog.events import DirDeletedEvent, FileCreatedEvent
 
-from sidecar.signals.portable import Portable
+from sidecar.signals.watchdog_source import Portable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
