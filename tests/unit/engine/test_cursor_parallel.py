@@ -83,11 +83,6 @@ def test_fifty_items_three_at_a_time_are_done_once_each_in_any_order_through_sto
     assert isinstance(until(cursor, actions.Execute).action, actions.Execute)
 
 
-def test_no_items_are_done_at_once() -> None:
-    cursor = until(Cursor.start(part(tasks(), say("after"))), actions.Execute, items=[])
-    assert cursor.steps == ("after",)
-
-
 def test_the_action_has_the_items_what_is_left_and_how_many_at_a_time() -> None:
     loop = {"type": "foreach", "id": "f", "items": [1], "body": [tasks(max_parallel="{{ n }}")]}
     cursor = Cursor.start(part(loop)).after(actions.Passed()).after(actions.Answer(["outer"]))
@@ -124,27 +119,6 @@ def test_a_step_that_is_tried_again_does_only_what_is_not_done_and_counts_what_c
     assert until(cursor, actions.Parallel).after(actions.TaskCompleted(action.batch, 1)).action == DONE
 
 
-def test_a_failed_run_is_resumed_with_the_rest_of_the_items() -> None:
-    cursor, action = started(tasks())
-    cursor = cursor.after(actions.TaskCompleted(action.batch, 1)).after(actions.TaskFailed(action.batch, 0, ERROR))
-    assert cursor.is_over
-    resumed: Any = until(again(cursor, part(tasks())).resumed(), actions.Parallel).action
-    assert resumed.todo == (0, 2)
-
-
-@pytest.mark.parametrize("most", [0, 1, "{{ n }}"])
-def test_failed_tasks_are_done_again_as_often_as_they_may_each_counted_by_itself(most: Any) -> None:
-    step = tasks(on_sub_agent_error={"strategy": "retry_failed", "max_retries": most})
-    cursor, action = started(step, items=2, max_retries=1)
-    if most != 0:
-        for index in (0, 1):
-            cursor = again(cursor.after(actions.TaskFailed(action.batch, index, ERROR)), part(step))
-            left: Any = cursor.action
-            assert left.todo == (0, 1)
-    end: Any = cursor.after(actions.TaskFailed(action.batch, 0, ERROR)).action
-    assert end.status == "failed"
-
-
 def test_a_step_that_is_tried_again_counts_the_failures_of_its_tasks_anew_but_a_resume_does_not() -> None:
     errors = {"strategy": "retry_failed", "max_retries": 1}
     step = tasks(on_error="retry", retry_count=1, retry_delay=0, on_sub_agent_error=errors)
@@ -157,13 +131,6 @@ def test_a_step_that_is_tried_again_counts_the_failures_of_its_tasks_anew_but_a_
     assert until(once_more.resumed(), actions.Parallel).after(failed).is_over
     forgiven = until(once_more.resumed(reset_error_counts=True), actions.Parallel)
     assert isinstance(forgiven.after(failed).action, actions.Parallel)
-
-
-def test_failed_tasks_can_be_left_out() -> None:
-    cursor, action = started(tasks(on_sub_agent_error={"strategy": "continue"}), items=2)
-    for index in (0, 1):
-        cursor = cursor.after(actions.TaskFailed(action.batch, index, ERROR))
-    assert cursor.action == DONE
 
 
 def test_a_run_that_does_not_wait_goes_on_with_the_first_and_ends_with_the_last() -> None:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.catalog import prompts
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.handout import hand_out, hand_out_tasks
-from sidecar.errors import ExpressionError, StepFailed
+from sidecar.errors import StepFailed
 from sidecar.model.steps import ParallelForEach
 from sidecar.model.workflow import Workflow, numbered
 from sidecar.state.reactive import Reactive, Write
 from sidecar.state.script import Script
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 RUN = "01JCRUN"
 STANDARD = "You do one task."
@@ -125,22 +121,6 @@ def test_an_agent_step_is_a_prompt_with_its_values_in_it(place: Place) -> None:
     assert step["original_expression"] == "depth; file"
 
 
-def test_a_prompt_by_name_is_rendered_with_its_parameters(place: Place, tmp_path: Path) -> None:
-    folder = tmp_path / ".swissarmyhammer" / "prompts"
-    folder.mkdir(parents=True)
-    (folder / "review.md").write_text("Review {{ file }} well.")
-    place.has(chosen="a.ts")
-
-    def named_prompt(name: str, parameters: dict[str, Any]) -> str:
-        body = prompts.find(str(tmp_path), name).body
-        return place.view.with_names(**parameters).text(body)
-
-    step = place.handed(
-        {"type": "agent", "prompt_name": "review", "parameters": {"file": "{{ chosen }}"}}, named_prompt=named_prompt
-    )
-    assert step["definition"] == {"prompt": "Review a.ts well.", "prompt_name": "review", "output_format": "text"}
-
-
 def test_what_was_said_to_a_step_since_stands_behind_its_prompt(place: Place) -> None:
     asked = place.handed({"type": "agent", "prompt": "Fix it.\n"}, additions=("Not like this.", "Use tabs."))
     assert asked["definition"]["prompt"] == "Fix it.\n\nNot like this.\n\nUse tabs."
@@ -226,24 +206,6 @@ def test_a_question_arrives_with_everything_that_makes_an_answer_right(place: Pl
     assert "pattern" not in bare["instructions"]
 
 
-def test_a_message_arrives_as_the_person_is_to_read_it(place: Place) -> None:
-    place.has(count=7)
-    step = place.handed({"type": "user_message", "message": "Fixed {{ count }} files"})
-    assert step["definition"] == {"message": "Fixed 7 files"}
-    assert step["variable_replacements"] == {"{{ count }}": 7}
-    assert "original_expression" not in step
-
-
-def test_a_step_without_templates_has_nothing_to_replace(place: Place) -> None:
-    step = place.handed({"type": "user_message", "message": "Done"})
-    assert set(step) == {"id", "attempt", "type", "instructions", "definition"}
-
-
-def test_steps_that_sidecar_does_itself_are_refused(place: Place) -> None:
-    with pytest.raises(TypeError, match="shell_command is not handed out"):
-        place.handed({"type": "shell_command", "command": "true"})
-
-
 # --- commands
 
 
@@ -257,24 +219,6 @@ def test_no_value_in_a_command_becomes_code_for_whoever_pastes_it(script: Script
     place = Place(script).has(value=value)
     step = place.handed({"type": "agent_shell_command", "command": "printf '<%s>' {{ value }} 'in {{ value }}'"})
     assert ran(step["definition"]["command"]) == f"<{value}><in {value}>"
-
-
-def test_a_hostile_value_is_data_to_the_agents_shell(place: Place, tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    place.has(value=f"'; touch {marker}; $(touch {marker}) `touch {marker}` \"")
-    step = place.handed(
-        {
-            "type": "agent_shell_command",
-            "command": 'printf %s {{ value }} "{{ value }}"',
-            "reason": "it asks for {{ value.length }} things",
-            "output_format": "json",
-        }
-    )
-    ran(step["definition"]["command"])
-    assert not marker.exists()
-    assert step["definition"]["reason"].startswith("it asks for ")
-    assert step["definition"]["output_format"] == "json"
-    assert "exactly as it stands" in step["instructions"]
 
 
 def test_a_list_is_handed_out_as_one_command_that_no_shell_takes_apart(place: Place) -> None:
@@ -293,12 +237,6 @@ def test_a_command_with_a_name_that_is_no_utf8_is_refused(place: Place) -> None:
 
 
 # --- where the result goes
-
-
-def test_a_path_has_one_key_for_each_value(place: Place) -> None:
-    place.names["item"] = "src/a.ts"
-    step = place.handed({"type": "agent", "prompt": "p", "state_update": {"path": "raw.results.{{ item }}.ok"}})
-    assert step["definition"]["state_update"]["path"] == 'raw.results["src/a.ts"].ok'
 
 
 @pytest.mark.parametrize("path", ["raw.by.{{ result?.id ?? 'x' }}", "raw.by.{{ not_yet.written.by.the.agent }}"])
@@ -362,11 +300,6 @@ def test_numbers_and_characters_that_json_cannot_carry_do_not_break_a_step(place
     assert step["definition"]["params"] == {"n": None, "t": "\ufffd", "\ufffd": 1}
 
 
-def test_an_expression_that_fails_says_which(place: Place) -> None:
-    with pytest.raises(ExpressionError, match=r"\{\{ missing\.name \}\}"):
-        place.handed({"type": "user_message", "message": "x {{ missing.name }}"})
-
-
 @pytest.mark.parametrize("given", ["soon", 0])
 def test_a_timeout_that_is_none_fails_the_step(place: Place, given: object) -> None:
     place.has(limit=given)
@@ -414,19 +347,6 @@ def test_the_ids_of_a_task_cannot_be_taken_by_its_inputs(place: Place) -> None:
     assert step["definition"]["tasks"][0]["context"] == {"item": 1, "task_id": "all.0", "workflow_id": RUN}
 
 
-def test_an_override_replaces_the_standard_prompt(place: Place) -> None:
-    place.has(style="short")
-    override = "Be {{ style }}. It is about: {{ description }}"
-    step = place.handed_tasks(
-        {"sub_agent_prompt_override": override},
-        tasks={"all.0": {"item": 1}, "all.1": {"item": 2}},
-        description="numbers",
-    )
-    assert step["definition"]["sub_agent_prompt"] == "Be short. It is about: numbers"
-    assert all("prompt" not in task for task in step["definition"]["tasks"])
-    assert "definition.sub_agent_prompt" in step["instructions"]
-
-
 def test_an_override_that_reads_the_item_is_a_prompt_for_each_task(place: Place) -> None:
     override = "{{ description }}: do {{ item }} as {{ task_id }} for {{ self }}"
     step = place.handed_tasks(
@@ -438,12 +358,6 @@ def test_an_override_that_reads_the_item_is_a_prompt_for_each_task(place: Place)
     assert prompts == ["Fix: do a as all.0 for x", "Fix: do b as all.1 for y"]
     assert "sub_agent_prompt" not in step["definition"]
     assert "the entry's `prompt`" in step["instructions"]
-
-
-def test_a_step_that_need_not_wait_for_all_says_so(place: Place) -> None:
-    step = place.handed_tasks({"wait_for_all": False, "items": ["a"]}, tasks={"all.0": {"item": "a"}})
-    assert "the FIRST of them" in step["instructions"]
-    assert "original_expression" not in step
 
 
 # --- what the agent is told
@@ -479,10 +393,6 @@ def test_every_step_says_how_it_is_reported_and_no_value_speaks_in_its_instructi
     assert 'status "failed" and error' in told
     assert ("and result: " in told) == (example["type"] != "user_message")
     assert ("definition.state_update" in told) == bool(writes)
-
-
-def test_a_step_of_the_run_itself_is_reported_without_a_task(place: Place) -> None:
-    assert "task_id" not in place.handed({"type": "user_message", "message": "m"})["instructions"]
 
 
 @pytest.mark.parametrize(

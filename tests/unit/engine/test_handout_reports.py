@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -13,9 +14,6 @@ from sidecar.errors import InputError
 from sidecar.model.steps import Step
 from sidecar.state.script import Script
 from sidecar.state.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _STEP: TypeAdapter[Any] = TypeAdapter(Step)
 
@@ -135,14 +133,3 @@ def test_an_answer_has_to_be_one_that_the_question_takes(view: View) -> None:
         read(view, QUESTION, 77)
     with pytest.raises(InputError, match="whole number"):
         read(view, QUESTION, "many")
-
-
-def test_an_answer_is_one_of_the_choices(view: View) -> None:
-    question = {"type": "user_input", "prompt": "Which?", "choices": ["main", "next"]}
-    assert read(view, question, "next") == "next"
-    with pytest.raises(InputError, match="one of main, next"):
-        read(view, question, "other")
-
-
-def test_a_message_has_no_result_whatever_is_reported(view: View) -> None:
-    assert read(view, {"type": "user_message", "message": "m"}, "seen") is None

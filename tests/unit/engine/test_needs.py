@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from sidecar.catalog import workflows
+from sidecar.catalog.workflows import Definition
 from sidecar.engine.step import needs_agent
 from sidecar.model.events import Driver
 from sidecar.model.steps import STEP_CLASSES
 from sidecar.model.workflow import Workflow
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.catalog.workflows import Definition
 
 AGENT = {"type": "agent", "prompt": "p"}
 MESSAGE = {"type": "user_message", "message": "m"}
@@ -104,11 +101,6 @@ def test_tasks_that_start_each_other_are_looked_at_once(driver: Driver) -> None:
     assert ask(driver, step, tasks={"t": {"steps": [step, AGENT]}})
 
 
-def test_a_message_needs_an_agent_only_where_one_drives() -> None:
-    assert ask("agent", COMMAND, MESSAGE)
-    assert not ask("server", COMMAND, MESSAGE)
-
-
 @pytest.mark.parametrize("kind", ["agent", "apply_hints"])
 def test_a_step_that_names_its_agent_needs_no_other_where_the_sidecar_starts_agents(kind: str) -> None:
     named = {**EXAMPLES[kind], "agent": "reviewer"}
@@ -188,9 +180,3 @@ def test_workflows_that_include_each_other_are_looked_at_once(project: Project) 
     project.write("b", "steps: [{type: include_workflow, workflow: a}, {type: user_message, message: m}]")
     assert not project.ask("a", "server")
     assert project.ask("a", "agent")
-
-
-def test_a_workflow_that_cannot_be_found_or_read_needs_nobody(project: Project) -> None:
-    project.write("main", "steps: [{type: include_workflow, workflow: gone}, {type: include_workflow, workflow: bad}]")
-    project.write("bad", "steps: 7")
-    assert not project.ask("main")

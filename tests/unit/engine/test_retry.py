@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.cursor.actions import ActionFailed, ApplyErrorUpdate, Boundary, Completed, Delay, Finished, Passed
+from sidecar.engine.cursor.actions import ActionFailed, Completed, Delay, Passed
 from sidecar.engine.cursor.moves import LONGEST_DELAY_S, Cursor, exponential_s
 from sidecar.engine.cursor.position import StepList
 from sidecar.model.steps import UserMessage
@@ -27,37 +27,6 @@ def after_failures(count: int, **policy: Any) -> Cursor:
         if not count:
             return cursor
         cursor = cursor.after(Completed()) if isinstance(cursor.action, Delay) else cursor
-
-
-@pytest.mark.parametrize(
-    ("policy", "failures", "status"),
-    [
-        ({"on_error": "fail"}, 1, "failed"),
-        ({"on_error": "fail", "fallback_value": 1}, 1, "failed"),
-        ({"on_error": "fail", "retry_count": 5}, 1, "failed"),
-        ({"on_error": "continue"}, 1, "completed"),
-        ({"on_error": "continue", "retry_count": 5}, 1, "completed"),
-        ({"on_error": "retry", "retry_count": 0}, 1, "failed"),
-        ({"on_error": "retry", "retry_count": 2, "retry_delay": 1500}, 3, "failed"),
-    ],
-)
-def test_a_step_that_is_not_tried_again_ends_the_run_or_is_skipped_as_its_author_wants(
-    policy: dict[str, Any], failures: int, status: str
-) -> None:
-    action = after_failures(failures, **policy).action
-    assert isinstance(action, Finished)
-    assert action.status == status
-
-
-@pytest.mark.parametrize("fallback", [1, None])
-@pytest.mark.parametrize(("policy", "failures"), [({"retry_count": 0}, 1), ({"retry_count": 2, "retry_delay": 0}, 3)])
-def test_a_fallback_takes_the_place_of_the_last_try_and_null_is_one(
-    policy: dict[str, Any], failures: int, fallback: Any
-) -> None:
-    cursor = after_failures(failures, on_error="retry", fallback_value=fallback, **policy)
-    assert isinstance(cursor.action, ApplyErrorUpdate)
-    assert cursor.action.continues
-    assert cursor.after(Completed()).action == Finished("completed")
 
 
 @pytest.mark.parametrize(
@@ -83,13 +52,3 @@ def test_exponential_delays_stay_finite_and_never_fall_below_the_one_that_was_as
     delay = exponential_s(delay_s, failures)
     assert math.isfinite(delay)
     assert delay_s <= delay <= max(delay_s, LONGEST_DELAY_S)
-
-
-@given(st.integers(0, 20), st.booleans())
-def test_a_step_is_tried_once_and_then_as_often_again_as_it_may(count: int, fallback: bool) -> None:
-    policy = {"fallback_value": 1} if fallback else {}
-    for failures in range(1, count + 1):
-        cursor = after_failures(failures, on_error="retry", retry_count=count, retry_delay=0, **policy)
-        assert isinstance(cursor.action, Boundary)
-    last = after_failures(count + 1, on_error="retry", retry_count=count, retry_delay=0, **policy)
-    assert isinstance(last.action, ApplyErrorUpdate if fallback else Finished)

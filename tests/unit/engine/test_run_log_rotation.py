@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from sidecar import layout
 from sidecar.engine import run_log
@@ -11,11 +13,6 @@ from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent
 from sidecar.service import status
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 RUN = ulid.new()
 

@@ -12,7 +12,7 @@ import pytest
 
 from sidecar import layout
 from sidecar.engine import redirects
-from sidecar.errors import InputError, NotFound
+from sidecar.errors import InputError
 from sidecar.model import ulid
 
 
@@ -80,14 +80,6 @@ def test_a_text_of_the_same_millisecond_still_comes_behind_the_one_before(
         assert take(str(tmp_path), run_id) == ["before", "after"]
 
 
-@pytest.mark.usefixtures("run_id")
-@pytest.mark.parametrize("name", ["01JC0000000000000000000000", "..", ".", "a/b", ""])
-def test_a_run_that_is_not_there_is_told(tmp_path: Path, name: str) -> None:
-    with pytest.raises(NotFound):
-        redirects.redirect(str(tmp_path), name, "text")
-    assert take(str(tmp_path), name) == []
-
-
 def test_what_is_no_regular_file_is_never_read_and_never_waited_for(
     tmp_path: Path, run_id: str, directory: Path
 ) -> None:
@@ -108,40 +100,6 @@ def test_a_file_of_somebody_else_is_read_up_to_the_limit_and_decoded_whatever_it
     (directory / f"redirect.{ulid.new()}").write_bytes(b"\xff" + b"x" * 100_000)
     (found,) = take(str(tmp_path), run_id)
     assert found == "\ufffd" + "x" * (redirects.MAX_BYTES - 1)
-
-
-def test_files_with_other_names_are_nobodys_redirects(tmp_path: Path, run_id: str, directory: Path) -> None:
-    names = ["redirect", "redirect.txt", f".redirect.{ulid.new()}.tmp", "lock", "run.log"]
-    for name in names:
-        (directory / name).write_text("no")
-    assert take(str(tmp_path), run_id) == []
-    assert sorted(os.listdir(directory)) == sorted(names)
-
-
-@pytest.mark.anyio
-async def test_whoever_watches_hears_every_text_before_and_after_the_start(tmp_path: Path, run_id: str) -> None:
-    heard: list[str] = []
-    news = anyio.Event()
-
-    async def hear(_: str, text: str) -> None:
-        nonlocal news
-        heard.append(text)
-        news.set()
-
-    async def next_text() -> None:
-        nonlocal news
-        await news.wait()
-        news = anyio.Event()
-
-    redirects.redirect(str(tmp_path), run_id, "one")
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(redirects.watch, str(tmp_path), run_id, hear)
-            await next_text()
-            redirects.redirect(str(tmp_path), run_id, "two")
-            await next_text()
-            tasks.cancel_scope.cancel()
-    assert heard == ["one", "two"]
 
 
 @pytest.mark.anyio

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -15,9 +16,6 @@ from sidecar.engine.steps.context import Context, RunServices
 from sidecar.errors import SignalError, StepFailed
 from sidecar.model import ulid
 from sidecar.signals import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -85,33 +83,6 @@ def step(tmp_path: Path) -> Step:
 
 
 @pytest.mark.anyio
-async def test_the_runs_own_abort_is_written_and_the_step_does_not_complete_while_it_stands(step: Step) -> None:
-    async def look() -> files.Signal:
-        while (found := files.read(step.directory, "abort")) is None:  # noqa: ASYNC110 - a file gives no event
-            await anyio.sleep(0.005)
-        return found
-
-    returned = False
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-
-            async def heed() -> None:
-                nonlocal returned
-                await apply_abort_line(step.context(), "ABORT ERROR: no")
-                returned = True
-
-            tasks.start_soon(heed)
-            signal = await look()
-            tasks.cancel_scope.cancel()
-    assert not returned
-    assert (signal.reason, signal.trailers.run_id) == ("no", step.run_id)
-    ((kind, data),) = step.told
-    assert kind == "warning"
-    assert "deprecated" in data["text"]
-    assert "legacy_abort_text" in data["text"]
-
-
-@pytest.mark.anyio
 async def test_an_abort_that_somebody_takes_back_leaves_a_failed_step(step: Step) -> None:
     async def take_back() -> None:
         while (found := files.read(step.directory, "abort")) is None:  # noqa: ASYNC110 - a file gives no event
@@ -127,14 +98,6 @@ async def test_an_abort_that_somebody_takes_back_leaves_a_failed_step(step: Step
             except StepFailed as error:
                 failure = error
     assert "taken back: no" in str(failure)
-
-
-@pytest.mark.anyio
-async def test_nothing_happens_without_the_text_or_with_the_setting_off(step: Step) -> None:
-    with anyio.fail_after(30):
-        await apply_abort_line(step.context(), "all is well")
-        await apply_abort_line(step.context(legacy_abort_text=False), "ABORT ERROR: no")
-    assert (step.told, os.listdir(step.directory)) == ([], [])
 
 
 @pytest.mark.anyio

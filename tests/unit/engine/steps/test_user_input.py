@@ -83,22 +83,6 @@ async def answered(view: View, person: Typist, **keys: Any) -> Any:
         return await user_input.run(step(**keys), with_person(view, person))
 
 
-async def test_the_answer_is_the_result_in_the_type_that_was_asked_for(view: View) -> None:
-    assert await answered(view, Typist(" some text "), answer_type="string") == " some text "
-    assert await answered(view, Typist("4"), answer_type="integer") == 4
-
-
-async def test_a_wrong_answer_is_asked_again_with_what_was_wrong(view: View) -> None:
-    person = Typist("no", "branch ", "branch main")
-    keys = {"validation": {"pattern": "^branch .+$", "error_message": "Name a branch of {{ item }}"}}
-    assert await answered(view, person, **keys) == "branch main"
-    assert person.problems == [None, "Name a branch of main", "Name a branch of main"]
-
-
-async def test_an_empty_answer_takes_the_default(view: View) -> None:
-    assert await answered(view, Typist(""), answer_type="integer", default="{{ count }}") == 3
-
-
 async def test_the_question_is_plain_json_with_every_template_filled_in(view: View) -> None:
     person = Typist("main")
     keys = {
@@ -143,20 +127,3 @@ async def test_a_person_who_does_not_answer_in_time_fails_the_step(view: View) -
     with pytest.raises(StepFailed, match=r"nobody answered within 0.02 s: What\?") as caught:
         await answered(view, Typist("wrong", then_silent=True), answer_type="integer", timeout=20)
     assert caught.value.error["kind"] == "timeout"
-
-
-async def test_without_a_timeout_the_question_waits_until_it_is_cancelled(view: View) -> None:
-    person = Typist(then_silent=True)
-    with anyio.fail_after(20) as ours:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(user_input.run, step(timeout="{{ nobody_sets }}"), with_person(view, person))
-            await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
-    assert person.deadlines == [ours.deadline]
-
-
-async def test_a_question_that_cannot_be_asked_is_not_asked(view: View) -> None:
-    person = Typist("x")
-    with pytest.raises(StepFailed, match="timeout: 'late' is not a duration"):
-        await answered(view, person, timeout="{{ 'late' }}")
-    assert person.asked == []
