@@ -95,6 +95,12 @@ def run_directory(root: str, run_id: str) -> str:
     return os.path.join(root, STATE_DIRECTORY, "runs", run_id)
 
 
+def signal_directories(root: str, run_id: str, workspace: str | None) -> tuple[str, ...]:
+    """The directories whose signals apply to a run, its own one last."""
+    places = (state_directory(root), workspace, run_directory(root, run_id))
+    return tuple(place for place in places if place)
+
+
 def open_directory(root: str) -> str:
     """Where every run that has not ended has an empty file: the few among the many that ever were."""
     return os.path.join(root, STATE_DIRECTORY, "open")

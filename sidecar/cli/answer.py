@@ -43,11 +43,11 @@ def question_of(database: Database, root: str, run: StoredRun) -> dict[str, Any]
     """What the run waits for; InputError where that is no answer."""
     from sidecar.service.status import describe  # noqa: PLC0415
 
-    found = describe(database, root, run)
-    waits: dict[str, Any] | None = found["waits"]
-    if waits is not None and "prompt" in waits:
-        return waits
-    hint = f"; to approve it: sidecar resume {run.run_id} --approve" if waits is not None else ""
+    found = describe(database, root, run.run_id)
+    needs: dict[str, Any] | None = found["needs"]
+    if needs is not None and needs["kind"] == "answer":
+        return needs
+    hint = f"; to approve it: sidecar resume {run.run_id} --approve" if needs is not None else ""
     raise InputError(f"run {run.run_id} waits for no answer: it is {found['status']}{hint}")
 
 

@@ -34,7 +34,7 @@ def hand_over(project: Project, run_id: str, manner: Manner, **given: Any) -> in
             raise SidecarError(f"run {run_id} is not executed: {error}") from None
         run = journal.run(run_id)
         begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))
-        found = describe(database, project.root, run)
+        found = describe(database, project.root, run_id)
     executed = begun or run.status in OPEN
     if manner.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))

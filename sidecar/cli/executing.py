@@ -266,7 +266,8 @@ def described(owner: Owner, run_id: str) -> dict[str, Any]:
         state = image.states[()].state.flattened()
     finally:
         image.states.close()
-    return {**describe(owner.database, owner.root, run), "state": state, "messages": messages(owner.database, run_id)}
+    found = describe(owner.database, owner.root, run_id)
+    return {**found, "state": state, "messages": messages(owner.database, run_id)}
 
 
 def unused(*, feedback: str | None, answer: Any) -> str:

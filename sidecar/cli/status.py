@@ -91,35 +91,25 @@ def _all(root: str, limit: int | None) -> Callable[[], tuple[dict[str, Any], boo
             wanted = None if limit is None else limit + 1  # one more tells whether there are more
             runs = describe_all(database, root, limit=wanted) if database is not None else []
         shown = runs[:limit]
-        return {"runs": [_true(run) for run in shown], "more": len(runs) > len(shown)}, True
+        return {"runs": shown, "more": len(runs) > len(shown)}, True
 
     return look
 
 
 def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
     from sidecar.engine import run_log  # noqa: PLC0415
-    from sidecar.model import events as kinds  # noqa: PLC0415
     from sidecar.service.status import describe, journal_with  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
 
     def look() -> tuple[dict[str, Any], bool]:
         with journal_with(root, text) as (database, run):
-            found = _true(describe(database, root, run))
+            found = describe(database, root, run.run_id)
             events = Journal(database).events(run.run_id)
-        spent = [event.data for event in events if event.kind == kinds.USAGE]
-        costs = [one["cost_usd"] for one in spent if one.get("cost_usd") is not None]
-        found["cost_usd"] = sum(costs) if costs else None
-        found["tokens"] = sum(one.get("tokens") or 0 for one in spent)
         lines = [run_log.line(event) for event in events[-40:]]  # type: ignore[arg-type]
         last = [line for line in lines if line is not None][-10:]
         return {"runs": [found], "last": last}, found["status"] in ("running", "pending")
 
     return look
-
-
-def _true(run: dict[str, Any]) -> dict[str, Any]:
-    """An owner that died left no agent behind, though the journal could not be told."""
-    return run | {"agents": []} if run["status"] == "interrupted" else run
 
 
 def _table(runs: list[dict[str, Any]], more: bool, now: float) -> list[str]:
@@ -168,20 +158,20 @@ def _details(found: dict[str, Any], now: float) -> list[str]:
         f"{'signal:':<11}{signal['signal']} since {signal['since']}: {signal['reason']} ({signal['path']})"
         for signal in run["signals"]
     ]
-    lines += _waits(run)
+    lines += _needs(run)
     return [*lines, "last events:", *(f"  {line}" for line in found["last"])] if found["last"] else lines
 
 
-def _waits(run: dict[str, Any]) -> list[str]:
-    waits = run["waits"]
-    if not waits:
+def _needs(run: dict[str, Any]) -> list[str]:
+    needs = run["needs"]
+    if not needs:
         return []
-    if "prompt" in waits:
-        choices = f" (one of {', '.join(map(str, waits['choices']))})" if waits.get("choices") else ""
-        return [f"{'asks:':<11}{waits['prompt']}{choices}", f"{'':<11}sidecar answer {run['run_id']} VALUE"]
+    if needs["kind"] == "answer":
+        choices = f" (one of {', '.join(map(str, needs['choices']))})" if needs.get("choices") else ""
+        return [f"{'asks:':<11}{needs['prompt']}{choices}", f"{'':<11}sidecar answer {run['run_id']} VALUE"]
     approve, send_back = f"sidecar resume {run['run_id']} --approve", "--feedback TEXT to send it back"
-    lines = [f"{'submits:':<11}{waits.get('stage')}", f"{'':<11}{approve}, or {send_back}"]
-    output = waits.get("output")
+    lines = [f"{'submits:':<11}{needs['stage']}", f"{'':<11}{approve}, or {send_back}"]
+    output = needs["output"]
     text = output if isinstance(output, str) else json.dumps(output, indent=1, ensure_ascii=False)
     return [*lines, *(f"  | {line}" for line in text.splitlines())]
 

@@ -146,16 +146,11 @@ def iterations_exhausted(action: LimitReached) -> Ending:
     return Ending("failed", reason, limit="max_iterations")
 
 
-def signal_directories(root: str, run: StoredRun) -> tuple[str, ...]:
-    """The directories whose signals apply to a run, its own one last."""
-    where = [layout.state_directory(root), run.workspace, layout.run_directory(root, run.run_id)]
-    return tuple(directory for directory in where if directory)
-
-
 def board_of(owner: Owner, run: StoredRun, report: Callable[[str], None] = lambda _: None) -> Board:
     """What is requested of a run since its last beginning, the stop that was noted for it included."""
     mark = run_lock.mark(owner.root, run.run_id)
-    subject = Subject(run.run_id, signal_directories(owner.root, run), mark.standing if mark else frozenset())
+    directories = layout.signal_directories(owner.root, run.run_id, run.workspace)
+    subject = Subject(run.run_id, directories, mark.standing if mark else frozenset())
     noted, request = run.details.get(NOTED_STOP), None
     if noted and noted["start"] == run.start:
         request = Request("stop", noted["reason"], "file", noted["since"], None)

@@ -9,10 +9,11 @@ from typing import Any
 
 import anyio
 
+from sidecar import layout
 from sidecar.agents import marker
 from sidecar.catalog.workflows import Definition
 from sidecar.engine import approval, redirects
-from sidecar.engine.boundary import Ending, RunEnds, signal_directories
+from sidecar.engine.boundary import Ending, RunEnds
 from sidecar.engine.ending import (
     clear_stale_signals,
     decide,
@@ -88,7 +89,8 @@ class ServerDriven:
         """Execute the run until it ends, stops, pauses or fails. StoreError: the journal cannot be written; the run can
         be resumed. Only open runs are executed: one that has ended has to begin again first."""
         owner, root = self.owner, self.owner.root
-        for directory in signal_directories(root, owner.journal.run(self.run_id)):
+        workspace = owner.journal.run(self.run_id).workspace
+        for directory in layout.signal_directories(root, self.run_id, workspace):
             files.recover(directory)  # before signals are read: it may be what ends the run
         with run_lock.RunLock(root, self.run_id) as lock:
             await free(owner.database)  # so that what follows does not block the event loop

@@ -152,10 +152,10 @@ class LocalExecutor:
         run = owner.journal.run(run_id)
         person: AskablePerson | None = None
         if answer is not None:
-            waits = describe(owner.database, owner.root, run)["waits"]
-            if not waits or "prompt" not in waits:
+            needs = describe(owner.database, owner.root, run_id)["needs"]
+            if not needs or needs["kind"] != "answer":
                 raise InputError(f"run {run_id} waits for no answer: it is {run.status}")
-            person = Answering(waits["step"], answer)
+            person = Answering(needs["step"], answer)
         definition: Definition | None = workflows.find(owner.root, run.workflow) if with_changes else None
         given = {
             "request": request,

@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
-from sidecar.engine import approval
-from sidecar.engine.boundary import signal_directories
 from sidecar.errors import InputError, NotFound
 from sidecar.model import events as kinds
 from sidecar.signals import files, run_lock
@@ -27,9 +25,11 @@ if TYPE_CHECKING:
 
     from sidecar.model.events import RunEvent
     from sidecar.store.db import Database
-    from sidecar.store.journal import Event, StoredRun
+    from sidecar.store.journal import Event, RunSummary, StoredRun
 
-_WAITING = (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.GATE, kinds.RUN_ENDED)
+Json = dict[str, Any]
+_STARTS_AND_GATES = (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.GATE)
+_AGENT = ("pid", "name", "step", "log")  # of the event of its start
 _SHORTEST = 4  # of a text that means a run
 _SHOWN = 5
 # SQLite tells nobody that something was written, and the writer may be any process.
@@ -41,39 +41,19 @@ _PIECE = 64 * 1024
 _INSIDE = frozenset({"thread", "outcome", "boot"})  # of an event: what a resume needs, and nobody else understands
 
 
-def describe_all(database: Database, root: str, *, limit: int | None = None) -> list[dict[str, Any]]:
+def describe_all(database: Database, root: str, *, limit: int | None = None) -> list[Json]:
     """Every run, newest first, as `status --json` has them."""
-    return [describe(database, root, run) for run in Journal(database).runs(limit=limit)]
+    signals: dict[str, list[Json]] = {}
+    return [_described(database, root, run, signals) for run in Journal(database).summaries(limit=limit)]
 
 
-def describe(database: Database, root: str, run: StoredRun) -> dict[str, Any]:
-    """One run."""
-    journal = Journal(database)
-    step = _newest(journal, run, kinds.STEP_STARTED, kinds.STEP_COMPLETED).get("step")
-    over = run.status not in ("running", "pending")
-    ended = next(journal.newest(run.run_id, [kinds.RUN_ENDED]), None) if over else None
-    told = ended.data if ended is not None else {}
-    may_wait = effective_status(root, run) in ("running", "paused")
-    last = next(journal.newest(run.run_id, _WAITING), None) if may_wait else None
-    return {
-        "run_id": run.run_id,
-        "workflow": run.workflow,
-        "workspace": run.workspace,
-        "status": effective_status(root, run),
-        "step": None if run.status == "completed" else step,
-        "iteration": _newest(journal, run, kinds.ITERATION).get("iteration"),
-        "started_at": iso_timestamp(run.created_at),
-        "ended_at": iso_timestamp(run.ended_at) if over and run.ended_at is not None else None,
-        "reason": run.reason or "",
-        "driver": run.driver,
-        "signals": _signals(root, run),
-        "agents": _agents(database, run) if not over and effective_status(root, run) == "running" else [],
-        "limit": told.get("limit"),
-        "waits": approval.waits_in([last]) if last is not None else None,
-    }
+def describe(database: Database, root: str, run_id: str) -> Json:
+    """One run, as `status --json` has it."""
+    (run,) = Journal(database).summaries(run_id=run_id)
+    return _described(database, root, run, {})
 
 
-def effective_status(root: str, run: StoredRun) -> str:
+def effective_status(root: str, run: RunSummary | StoredRun) -> str:
     """The run's status; one whose owner died is interrupted, though the journal does not say so yet."""
     if run.status == "running" and run.driver == "server" and not run_lock.is_live(root, run.run_id):
         return "interrupted"
@@ -85,39 +65,76 @@ def messages(database: Database, run_id: str) -> list[str]:
     return [event.data["text"] for event in Journal(database).events(run_id) if event.kind == kinds.MESSAGE]
 
 
-def _newest(journal: Journal, run: StoredRun, *names: str) -> dict[str, Any]:
-    """What the run's last event of these kinds says, those of tasks left out: there may be thousands of them since."""
-    found = (event.data for event in journal.newest(run.run_id, names, containing='"task":null'))
-    return next((data for data in found if data.get("task") is None), {})
+def _described(database: Database, root: str, run: RunSummary, signals: dict[str, list[Json]]) -> Json:
+    status = effective_status(root, run)
+    has_ended = run.status not in ("running", "pending")
+    return {
+        "run_id": run.run_id,
+        "workflow": run.workflow,
+        "workspace": run.workspace,
+        "status": status,
+        "step": None if run.status == "completed" else run.step,
+        "iteration": run.iteration,
+        "started_at": iso_timestamp(run.created_at),
+        "ended_at": iso_timestamp(run.ended_at) if has_ended and run.ended_at is not None else None,
+        "reason": run.reason or "",
+        "limit": run.last_end.get("limit") if has_ended else None,
+        "needs": _needs(database, run, status),
+        "waiting": None,
+        "cost_usd": run.cost_usd,
+        "tokens": run.tokens,
+        "driver": run.driver,
+        "signals": _signals(root, run, signals),
+        "agents": _agents(database, run.run_id) if status == "running" else [],
+    }
 
 
-def _signals(root: str, run: StoredRun) -> list[dict[str, Any]]:
+def _needs(database: Database, run: RunSummary, status: str) -> Json | None:
+    """What the run needs from a person: an answer, or the approval of a stage or plan; the latter is known while the
+    agents that submitted it are still being ended."""
+    if status == "paused":
+        found = run.last_end.get("waits")
+    elif status == "running":
+        last = next(Journal(database).newest(run.run_id, _STARTS_AND_GATES), None)
+        found = last.data if last is not None and last.kind == kinds.GATE else None
+    else:
+        return None
+    if found is None or "stage" not in found:
+        return None if found is None else {**found, "kind": "answer"}
+    return {**found, "kind": "approval", "submitted": found["kind"]}
+
+
+def _signals(root: str, run: RunSummary, seen: dict[str, list[Json]]) -> list[Json]:
     if run.status not in ("running", "pending", "paused"):
         return []
-    found = [files.read(directory, kind) for directory in signal_directories(root, run) for kind in files.FILE_NAMES]
+    places = layout.signal_directories(root, run.run_id, run.workspace)
+    for place in places:
+        if place not in seen:
+            seen[place] = _signals_in(place)
+    return [signal for place in places for signal in seen[place]]
+
+
+def _signals_in(directory: str) -> list[Json]:
+    found = [files.read(directory, kind) for kind in files.FILE_NAMES]
     return [
-        {"signal": signal.kind, "path": signal.path, "reason": signal.reason, "since": iso_timestamp(signal.arrived_at)}
-        for signal in found
-        if signal is not None
+        {"signal": one.kind, "path": one.path, "reason": one.reason, "since": iso_timestamp(one.arrived_at)}
+        for one in found
+        if one is not None
     ]
 
 
-def _agents(database: Database, run: StoredRun) -> list[dict[str, Any]]:
-    living = {record.agent_id: record for record, ended in Agents(database).of_run(run.run_id) if ended is None}
-    if not living:
-        return []
-    started = [event for event in Journal(database).events(run.run_id) if event.kind == kinds.AGENT_STARTED]
-    return [
-        {
-            "pid": event.data["pid"],
-            "name": event.data["name"],
-            "started_at": iso_timestamp(event.at),
-            "step": event.data["step"],
-            "log": event.data["log"],
-        }
-        for event in started
-        if event.data["agent_id"] in living
-    ]
+def _agents(database: Database, run_id: str) -> list[Json]:
+    """Those that live, in the order in which they were started."""
+    living = Agents(database).not_ended_of(run_id)
+    found: list[Json] = []
+    for event in Journal(database).newest(run_id, [kinds.AGENT_STARTED]) if living else ():
+        if event.data["agent_id"] in living:
+            living.remove(event.data["agent_id"])
+            started_at = iso_timestamp(event.at)
+            found.insert(0, {**{key: event.data[key] for key in _AGENT}, "started_at": started_at})
+        if not living:
+            break
+    return found
 
 
 # --- which run is meant

@@ -119,7 +119,7 @@ class UseCases:
         run_id = starting.create(self.project.root, self.owner.journal, prepared, details=details)
         await self._executor.begin(run_id)
         if detach:
-            return describe(self.owner.database, self.project.root, self.owner.journal.run(run_id))
+            return describe(self.owner.database, self.project.root, run_id)
         await self._follow(run_id, tell, ask if interactive else None)
         return await self._run_object(run_id)
 
@@ -131,10 +131,10 @@ class UseCases:
                 after = event.seq
             await self._last_file(run_id)
             run = self.owner.journal.run(run_id)
-            waits = describe(self.owner.database, self.project.root, run)["waits"]
-            if ask is None or run.status != "paused" or not waits or "prompt" not in waits:
+            needs = describe(self.owner.database, self.project.root, run_id)["needs"]
+            if ask is None or run.status != "paused" or not needs or needs["kind"] != "answer":
                 return
-            answer = await self._asked(waits, ask)
+            answer = await self._asked(needs, ask)
             if answer is None:
                 return
             await self._executor.begin(run_id, answer=answer)
@@ -168,10 +168,10 @@ class UseCases:
     async def answer(self, workflow_id: str, value: Any) -> Json:
         """The answer that a paused run waits for; it goes on."""
         run = self._run(workflow_id)
-        waits = describe(self.owner.database, self.project.root, run)["waits"]
-        if run.status != "paused" or not waits or "prompt" not in waits:
+        needs = describe(self.owner.database, self.project.root, workflow_id)["needs"]
+        if run.status != "paused" or not needs or needs["kind"] != "answer":
             raise InputError(f"run {workflow_id} waits for no answer: it is {run.status}")
-        await self._check_answer(waits, value)
+        await self._check_answer(needs, value)
         await self._executor.begin(workflow_id, answer=value)
         return {"success": True, "workflow_id": workflow_id}
 
@@ -333,7 +333,7 @@ class UseCases:
 
     async def _resumed(self, run: StoredRun) -> Json:
         kept = self.owner.checkpoints.last(run.run_id)
-        step = describe(self.owner.database, self.project.root, run)["step"]
+        step = describe(self.owner.database, self.project.root, run.run_id)["step"]
         at = iso_timestamp(kept.at) if kept else None
         return {
             "workflow_id": run.run_id,
@@ -384,7 +384,7 @@ class UseCases:
         """As `status --json` has it."""
         if workflow_id is None:
             return {"runs": describe_all(self.owner.database, self.project.root, limit=100)}
-        return {"runs": [describe(self.owner.database, self.project.root, self._run(workflow_id))]}
+        return {"runs": [describe(self.owner.database, self.project.root, workflow_id)]}
 
     async def state_read(self, workflow_id: str, paths_: list[str] | None = None) -> Json:
         """The flattened state, or some of it."""
@@ -431,7 +431,7 @@ class UseCases:
 
     async def debug_info(self, workflow_id: str) -> Json:
         """Where the run stands and how it came there."""
-        step = describe(self.owner.database, self.project.root, self._run(workflow_id))["step"]
+        step = describe(self.owner.database, self.project.root, workflow_id)["step"]
         history = inspecting.history(self.owner.database, workflow_id)
         async with _Reading(self, workflow_id) as image:
             effort = inspecting.effort(image.states[()].state, *self._trail(workflow_id))
@@ -462,7 +462,7 @@ class UseCases:
     async def _run_object(self, run_id: str) -> Json:
         database = self.owner.database
         return {
-            **describe(database, self.project.root, self._run(run_id)),
+            **describe(database, self.project.root, run_id),
             "state": await self._state(run_id),
             "messages": messages(database, run_id),
         }

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 from sidecar.errors import StoreError
-from sidecar.model.agent import AgentRecord
 from sidecar.model.events import RUN_ENDED, RUN_RESUMED, RUN_STARTED, RunEvent
 from sidecar.store.db import Table, dump, load, pack, plain, unpack
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from sidecar.model.agent import AgentEnded
+    from sidecar.model.agent import AgentEnded, AgentRecord
     from sidecar.store.db import Database
 
 Ending = Literal["paused", "completed", "failed", "aborted", "stopped", "interrupted"]
@@ -48,6 +47,37 @@ class StoredRun:
     created_at: float
     updated_at: float
     ended_at: float | None
+
+
+class RunSummary(NamedTuple):
+    """What a list of runs shows of one. `last_end`: the data of the last of its ends."""
+
+    run_id: str
+    workflow: str
+    workspace: str | None
+    driver: str
+    status: Status
+    reason: str | None
+    created_at: float
+    ended_at: float | None
+    step: str | None
+    iteration: int | None
+    cost_usd: float | None
+    tokens: int
+    last_end: dict[str, Any]
+
+
+# Correlated, since few events are looked at: SQLite reads a run's events from the last one backwards.
+_SUMMARY = """SELECT run_id, workflow, workspace, driver, status, reason, created_at, ended_at,
+    (SELECT json_extract(data, '$.step') FROM events WHERE run_id = runs.run_id
+        AND kind IN ('step_started', 'step_completed') AND json_extract(data, '$.task') IS NULL
+        ORDER BY seq DESC LIMIT 1),
+    (SELECT json_extract(data, '$.iteration') FROM events WHERE run_id = runs.run_id
+        AND kind = 'iteration' AND json_extract(data, '$.task') IS NULL ORDER BY seq DESC LIMIT 1),
+    (SELECT json_array(SUM(json_extract(data, '$.cost_usd')), SUM(json_extract(data, '$.tokens'))) FROM events
+        WHERE run_id = runs.run_id AND kind = 'usage'),
+    (SELECT data FROM events WHERE run_id = runs.run_id AND closes = 1 ORDER BY start DESC LIMIT 1)
+    FROM runs"""
 
 
 class Mask(Protocol):
@@ -226,6 +256,16 @@ class Journal:
         most = _NO_LIMIT if limit is None else limit
         return self._db.select(_RUNS, f"{where} ORDER BY number DESC LIMIT ?", (*values, most))
 
+    def summaries(self, *, run_id: str | None = None, limit: int | None = None) -> list[RunSummary]:
+        """What a list shows, newest first, in one query; of one run, where one is given."""
+        if run_id is not None:
+            rows = self._db.rows(f"{_SUMMARY} WHERE run_id = ?", (run_id,))
+            if not rows:
+                raise _unknown(run_id)
+        else:
+            rows = self._db.rows(f"{_SUMMARY} ORDER BY number DESC LIMIT ?", (_NO_LIMIT if limit is None else limit,))
+        return list(map(_summary, rows))
+
     def standings(self) -> list[tuple[str, str, float]]:
         """Of every run its id, its status and when it changed last, newest first. What a run carries along (the
         environment that it was started with) stays on the disk: a long-lived process asks for thousands of them."""
@@ -324,6 +364,13 @@ class Journal:
         """Every signal that the run has taken, by id."""
         found = self._db.select(_SIGNALS, "WHERE run_id = ? ORDER BY signal_id", (run_id,))
         return {signal.signal_id: signal for signal in found}
+
+
+def _summary(row: Sequence[Any]) -> RunSummary:
+    run_id, workflow, workspace, driver, status, reason, created_at, ended_at, step, iteration, used, end = row
+    cost_usd, tokens = load(used)
+    stands = (run_id, workflow, load(workspace), driver, status, load(reason), created_at, ended_at, step, iteration)
+    return RunSummary(*stands, cost_usd, tokens or 0, load(end) if end else {})
 
 
 def _unknown(run_id: str) -> StoreError:
@@ -467,11 +514,20 @@ class Agents:
 
     def not_ended(self) -> list[AgentRecord]:
         """Those that may be alive, in every run of the project."""
+        from sidecar.model.agent import AgentRecord  # noqa: PLC0415 - pydantic: whoever only looks at runs does without
+
         rows = self._db.select(_AGENTS, "WHERE ended IS NULL ORDER BY rowid")
         return [AgentRecord(**row.record) for row in rows]
 
+    def not_ended_of(self, run_id: str) -> set[str]:
+        """The ids of the agents of a run that have not ended."""
+        rows = self._db.rows("SELECT agent_id FROM agents WHERE run_id = ? AND ended IS NULL", (run_id,))
+        return {agent_id for (agent_id,) in rows}
+
     def of_run(self, run_id: str) -> list[tuple[AgentRecord, dict[str, Any] | None]]:
         """Every agent of a run, with what became of it; None: it has not ended."""
+        from sidecar.model.agent import AgentRecord  # noqa: PLC0415
+
         rows = self._db.select(_AGENTS, "WHERE run_id = ? ORDER BY rowid", (run_id,))
         return [(AgentRecord(**row.record), load(row.ended) if row.ended else None) for row in rows]
 

@@ -205,8 +205,8 @@ async def test_stage_gate(case: Case, era: str, kind: str) -> None:
     await case.call(era)
     answer = _answer(case)
     assert (answer["allowed"], answer["pause_required"]) == (False, True)
-    waits = case.check("paused", "stage_gate")["waits"]
-    assert (waits["output"], waits["kind"]) == ("two columns", kind)
+    needs = case.check("paused", "stage_gate")["needs"]
+    assert (needs["kind"], needs["output"], needs["submitted"]) == ("approval", "two columns", kind)
 
 
 async def test_redirect(case: Case, era: str) -> None:

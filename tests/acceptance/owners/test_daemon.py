@@ -486,4 +486,4 @@ async def test_a_question_is_answered_through_the_daemon_and_a_stage_by_whoever_
         gate = {"stage": "half", "output": "so far", "run_id": run_id}
         submitted = await client.call_tool("stage_gate", gate)
         assert (submitted.structured_content or {})["pause_required"] is True
-        assert project.until_status(run_id, "paused")["waits"]["stage"] == "half"
+        assert project.until_status(run_id, "paused")["needs"]["stage"] == "half"

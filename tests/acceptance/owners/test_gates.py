@@ -229,13 +229,13 @@ def test_what_was_submitted_is_shown_at_once_and_a_deaf_agent_is_ended_within_on
     agent(project, "deaf", DEAF)
     project.workflow("work", {"id": "plan", "type": "agent", "agent": "deaf", "prompt": "go"})
     owner = project.start("flow", "run", "work")
-    run = project.until(lambda: next((one for one in project.runs() if one["waits"]), None))
-    assert run["waits"]["output"] == "two columns"
+    run = project.until(lambda: next((one for one in project.runs() if one["needs"]), None))
+    assert run["needs"]["output"] == "two columns"
     assert run["agents"], "the agent is still to be ended"
     assert "two columns" in project.output("status", run["run_id"])
     owner.communicate(timeout=60)
     at = {event.kind: event.at for event in project.events(run["run_id"])}
     assert at["agent_ended"] - at["gate"] < 7  # it was twice the grace
     assert project.only_run()["status"] == "paused"
-    assert project.only_run()["waits"] == run["waits"]
+    assert project.only_run()["needs"] == run["needs"]
     assert os.path.exists(project.root / "answer")

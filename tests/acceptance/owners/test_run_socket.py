@@ -62,7 +62,7 @@ def test_a_stage_is_submitted_and_the_run_pauses_with_the_answer_delivered(proje
     run_id = project.runs()[0]["run_id"]
     assert answer["structuredContent"] == {"allowed": False, "pause_required": True, "run_id": run_id}
     paused = project.until_status(run_id, "paused")
-    assert paused["waits"]["output"] == "two columns"
+    assert paused["needs"]["output"] == "two columns"
     ended = project.data(run_id, "agent_ended")
     assert [(each["reason"], each["survivors"]) for each in ended] == [("stage_gate", 0)]
     project.calling_agent("caller", "once", "again", ("workflow_status", {}))

@@ -58,7 +58,7 @@ async def test_what_an_agent_outside_says_is_told_without_it(project: Project) -
         gate = {"stage": f"with {SECRET}", "output": f"the key is {SECRET}"}
         await called(client, told, "stage_gate", run_id=run_id, **gate)
         paused = await called(client, told, "workflow_status", workflow_id=run_id)
-        assert MASKED in json.dumps(paused["runs"][0]["waits"])
+        assert MASKED in json.dumps(paused["runs"][0]["needs"])
         is_nowhere(project, *told)  # while the database is open, its log beside it
         await called(client, told, "workflow_resume", workflow_id=run_id, feedback=f"do not print {SECRET}")
         step = await called(client, told, "workflow_get_next_step", workflow_id=run_id)
@@ -103,7 +103,7 @@ def test_messages_and_questions_show_it_masked_and_the_state_has_it(project: Pro
     shown = project.output("flow", "run", "ask", "-p", f"key={SECRET}")
     run_id = project.only_run()["run_id"]
     assert f"it is {MASKED}" in shown
-    assert project.only_run()["waits"]["prompt"] == f"is it {MASKED}?"
+    assert project.only_run()["needs"]["prompt"] == f"is it {MASKED}?"
     shown += project.output("answer", run_id, SECRET)
     assert project.only_run()["status"] == "completed"
     shown += project.output("status", "--json") + project.output("logs", "--json", run_id)

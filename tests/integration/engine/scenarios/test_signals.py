@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from sidecar.engine.boundary import signal_directories
+from sidecar.layout import signal_directories
 
 pytestmark = pytest.mark.anyio
 World = Any
@@ -476,7 +476,7 @@ async def test_an_interruption_ends_the_agents_and_can_be_resumed(world: World) 
     assert [event["reason"] for event in world.events(run_id, "agent_ended")] == ["shutdown"]
     let_go(world, 1)
     assert (await world.execute(run_id)).status == "completed"
-    assert len(signal_directories(str(world.root), world.owner.journal.run(run_id))) == 2
+    assert len(signal_directories(str(world.root), run_id, world.owner.journal.run(run_id).workspace)) == 2
 
 
 async def test_a_caller_that_gives_a_run_up_leaves_it_interrupted(world: World) -> None:
