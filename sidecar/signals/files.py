@@ -32,6 +32,7 @@ FILE_NAMES: dict[Kind, str] = {"stop": ".stop", "abort": ".abort"}
 NO_REASON: dict[Kind, str] = {"stop": "no reason given", "abort": "Unknown abort reason"}
 MAX_BYTES = 64 * 1024
 _CUT = "\n[cut: the reason was longer than a signal file may be]"
+READABLE = 0o644
 _TAKEN = ".taken"
 _LOCK_PATIENCE_S = 1.0
 _RENAME_NOREPLACE = 1  # linux/fs.h
@@ -226,16 +227,20 @@ def recover(directory: str) -> None:
 
 
 def replace(directory: str, name: str, data: bytes, *, inside: str | None = None) -> None:
-    """Give a file this content atomically: temporary file beside it, synced, renamed, directory synced."""
+    """Give a file this content atomically: temporary file beside it, synced, renamed, directory synced.
+
+    Everyone may read it, whatever the umask: signals, receipts and what says that a run is open go from user to user.
+    """
     handle = _open_directory(directory)
     try:
         if inside is not None:
             _refuse_outside(handle, inside)
         temporary = f"{name}.{os.urandom(8).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(temporary, flags, 0o644, dir_fd=handle)
+        file = os.open(temporary, flags, READABLE, dir_fd=handle)
         try:
             try:
+                os.fchmod(file, READABLE)
                 _write_all(file, data)
                 os.fsync(file)
             finally:

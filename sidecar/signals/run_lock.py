@@ -191,6 +191,9 @@ def begin(root: str, run_id: str, *, workspace: str | None, driver: str) -> RunL
     try:
         layout.make_directory(made)
         lock.acquire_in(made)
+        # Whatever the umask: other users look whether the run is open, and its lock held.
+        os.chmod(made, 0o755)  # noqa: S103
+        os.chmod(os.path.join(made, LOCK_NAME), files.READABLE)
         mark = Mark(driver, workspace, _standing(governing))
         files.replace(made, OPEN_NAME, mark.to_bytes())
         _add_entry(root, run_id)

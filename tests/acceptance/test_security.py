@@ -226,6 +226,26 @@ for path in sys.argv[1:]:
     assert done.stdout.split() == ["refused"] * 2, done
 
 
+def test_with_any_umask_others_can_read_which_runs_are_open_and_what_became_of_a_signal(project: Path) -> None:
+    """Else a stop by another user, who waits for it, would be told that nothing is running."""
+    own = project / ".swissarmyhammer"
+    loop = {"id": "b", "type": "shell_command", "command": "touch begun; sleep 0.05"}
+    workflow(project, "w", {"id": "a", "type": "while", "condition": "true", "max_iterations": 10000, "body": [loop]})
+    assert sidecar(project, "workspace", "init", "ws").returncode == 0
+    command = ["sh", "-c", 'umask 077; exec "$0" flow run w --workspace ws', SIDECAR]
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        until((project / "begun").exists)
+        (directory,) = own.glob("runs/*")
+        looked_at = [own / "open", *own.glob("open/*"), directory, directory / "open", directory / "lock"]
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in looked_at if path.parent.name != "open"}
+        command = ["sh", "-c", 'umask 077; exec "$0" stop ws --reason enough --timeout 300', SIDECAR]
+        subprocess.run(command, cwd=project, capture_output=True, timeout=DEADLINE_S, check=True)
+        assert run.wait(DEADLINE_S) == 0
+    (receipt,) = own.rglob(".stop.receipt.json")
+    modes[receipt.name] = stat.S_IMODE(receipt.stat().st_mode)
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o044 != 0o044} == {}
+
+
 # --- links in the way
 
 
