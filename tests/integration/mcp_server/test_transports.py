@@ -463,6 +463,37 @@ async def test_http_keeps_nothing_of_stateless_requests_whatever_session_they_na
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("limit", "begun"),
+    [
+        ("HEADERS_S", b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "),
+        ("BODY_S", b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"),
+    ],
+    ids=["headers", "body"],
+)
+async def test_http_ends_a_request_that_takes_too_long_though_a_byte_comes_now_and_then(
+    served: Served, monkeypatch: pytest.MonkeyPatch, limit: str, begun: bytes
+) -> None:
+    monkeypatch.setattr(transport_http, limit, 0.3)
+    async with over_http(served) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        async with await anyio.connect_tcp("127.0.0.1", port) as slow:
+
+            async def trickle() -> None:
+                await slow.send(begun)
+                while True:
+                    await slow.send(b"x")
+                    await anyio.sleep(0.02)
+
+            with anyio.fail_after(DEADLINE_S), pytest.raises(anyio.BrokenResourceError):
+                await trickle()
+        # One that is finished within its time is answered, also after another one on the same connection.
+        async with httpx2.AsyncClient(headers={"Accept": "text/event-stream, */*"}) as http:
+            for _ in range(2):
+                assert (await http.post(url, json=INITIALIZE)).status_code == 200
+
+
+@pytest.mark.anyio
 async def test_http_refuses_a_body_that_is_too_large(served: Served) -> None:
     async with over_http(served) as url, httpx2.AsyncClient() as http:
         answer = await http.post(url, content=b"x" * 5_000_000, headers={"Content-Type": "application/json"})
