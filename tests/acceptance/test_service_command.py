@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,42 @@ def test_without_a_manager_one_line_says_so_and_nothing_is_left() -> None:
     assert len(result.stderr.splitlines()) == 1
     assert "systemd does not run here" in result.stderr or "you have no service manager here" in result.stderr
     assert sorted(Path(os.environ["HOME"]).rglob("*")) == before
+
+
+@pytest.fixture
+def as_a_mac(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs the command as if this were macOS, with a launchctl that says yes to all but that something is running."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    launchctl = programs / "launchctl"
+    launchctl.write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/launchctl"\ntest "$1" != print\n')
+    launchctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    known = "import sys, sysconfig, psutil; sysconfig.get_config_vars()"  # what Python has to know of this machine
+    pretend = f"{known}; sys.platform = 'darwin'; from sidecar.__main__ import main; sys.exit(main())"
+
+    def run_there(*arguments: str) -> str:
+        command = [sys.executable, "-c", pretend, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.stdout + done.stderr
+
+    return run_there
+
+
+def test_what_launchd_is_asked_to_do_and_no_word_of_systemd(as_a_mac: Callable[..., str], tmp_path: Path) -> None:
+    told = as_a_mac("service", "install", "--user")
+    (plist,) = Path(os.environ["HOME"], "Library", "LaunchAgents").iterdir()
+    assert "runs, and will at every start of your session" in told
+    assert "loginctl" not in told
+    assert "systemd" not in told
+    assert Path(os.environ["HOME"], "Library", "Logs", "sidecar").is_dir()
+    asked = (tmp_path / "launchctl").read_text().splitlines()
+    assert asked[-2:] == [f"enable gui/{os.getuid()}/{plist.stem}", f"bootstrap gui/{os.getuid()} {plist}"]
+
+
+def test_on_a_mac_doctor_says_what_is_unproven_there(as_a_mac: Callable[..., str]) -> None:
+    assert "sidecar is tested on Linux alone" in as_a_mac("doctor")
 
 
 def test_what_is_not_installed_has_no_status_and_needs_no_uninstall() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +75,14 @@ def test_a_mac_is_asked_for_the_id_of_its_boot_which_no_clock_changes() -> None:
 @pytest.mark.parametrize("library", [SimpleNamespace(), macos(b"", told=0), macos(b"x", told=-1)])
 def test_where_nobody_knows_the_boot_there_is_no_id_of_it(library: object) -> None:
     assert marker.boot_session(library) is None
+
+
+def test_without_proc_a_boot_keeps_its_id_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_proc(path: str, **_: object) -> object:
+        raise FileNotFoundError(path)
+
+    booted = iter((1_000_000.0, 1_003_600.0))
+    monkeypatch.setattr(marker, "open", no_proc, raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: macos(b"5E6FFEBE-0000-4000-8000-0123456789AB"))
+    monkeypatch.setattr(psutil, "boot_time", lambda: next(booted))
+    assert marker.boot_id() == marker.boot_id()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
@@ -510,6 +511,28 @@ def test_a_signal_that_was_replaced_since_it_was_read_is_another(tmp_path: Path)
     assert path.exists()
 
 
+@pytest.fixture(params=["/proc", "F_GETPATH"])
+def _naming(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the kernel is asked for the name of an open directory: Linux's way, and macOS's, which is told by Linux's."""
+    if request.param == "/proc":
+        return
+    number, names, control = 50, os.readlink, fcntl.fcntl
+
+    def no_proc(path: str, **_: object) -> str:
+        raise FileNotFoundError(path)
+
+    def told(file: int, command: int, argument: bytes = b"") -> object:
+        if command != number:
+            return control(file, command, argument)
+        return os.fsencode(names(f"/proc/self/fd/{file}")).ljust(len(argument), b"\0")
+
+    monkeypatch.setattr(os, "readlink", no_proc)
+    monkeypatch.setattr(fcntl, "F_GETPATH", number, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", told)
+
+
+@pytest.mark.usefixtures("_naming")
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="there is no /proc to tell it by")
 def test_a_directory_is_inside_of_a_project_however_the_project_is_spelt(tmp_path: Path) -> None:
     """On a disk that does not tell upper case from lower, one directory has several names."""
     (tmp_path / "project" / "ws").mkdir(parents=True)
