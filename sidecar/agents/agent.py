@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.agents import kill, marker
+from sidecar.agents import kill, lineage
 from sidecar.agents.launch import Pipes
+from sidecar.agents.lineage import Identity, Lineage
 from sidecar.agents.mask import Secrets
-from sidecar.agents.proc_table import Identity
 from sidecar.agents.stream import SUBSCRIPTION_BYTES, Feed, Pump, Sink, Subscription
-from sidecar.agents.sweep import Lineage
 from sidecar.agents.tree import SharedLook, Tree
 from sidecar.errors import AgentFailed
 from sidecar.model import ulid
@@ -41,10 +40,10 @@ class Surroundings:
     containment: Containment
     shared: SharedLook
     link: Link
-    owner: marker.Owner
+    owner: lineage.MarkerOwner
     boot_id: str
-    strangers: frozenset[int]  # never members of an agent's tree: the owner, the sentinel
-    sessions: frozenset[int]  # theirs
+    excluded_pids: frozenset[int]  # never members of an agent's tree: the owner, the sentinel
+    excluded_sessions: frozenset[int]  # theirs
     adopter: Callable[[], int | None]  # the sentinel, while all that it adopted must come from one agent
     left: Callable[[str, AgentEnded | None], None]  # told once by each agent, when it is over
 
@@ -61,9 +60,13 @@ class Agent:
         self.root = Identity(0, 0.0)
         self.command = self._secrets.masked_text(" ".join(launch.argv))
         self.program = os.path.basename(launch.argv[0])
-        self._marker = marker.token(self.agent_id, around.owner)
-        self._lineage = Lineage(self._marker, marker.new_tag(), strangers=around.strangers)
-        self._lineage.outside = around.sessions
+        self._marker = lineage.new_marker(self.agent_id, around.owner)
+        self._lineage = Lineage(
+            self._marker,
+            lineage.new_tag(),
+            excluded_pids=around.excluded_pids,
+            excluded_sessions=around.excluded_sessions,
+        )
         self._group = around.containment.new_group(self.agent_id)
         self.tree = Tree(around.shared, self._lineage, self._group, around.adopter)
         self._begun = time.monotonic()

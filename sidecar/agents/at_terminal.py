@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from sidecar.agents import marker
+from sidecar.agents import lineage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ def _start(keeper: Agent, command: Command, terminal: int) -> subprocess.Popen[b
     process = subprocess.Popen(  # noqa: S603
         [*_inside(marks.group), *command.argv],
         cwd=command.cwd,
-        env={**command.environment, marker.VARIABLE: marker.extended(command.environment, marks.marker)},
+        env={**command.environment, lineage.MARKER_VARIABLE: lineage.with_marker(command.environment, marks.marker)},
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -78,8 +78,8 @@ def _start(keeper: Agent, command: Command, terminal: int) -> subprocess.Popen[b
     if sys.platform == "linux":
         # Before the shell has forked anybody; where it was faster, the other mark and its parent lead there.
         with contextlib.suppress(OSError, ValueError):
-            _, hard = resource.prlimit(process.pid, marker.TAG_LIMIT)
-            resource.prlimit(process.pid, marker.TAG_LIMIT, (marks.tag, hard))
+            _, hard = resource.prlimit(process.pid, lineage.TAG_LIMIT)
+            resource.prlimit(process.pid, lineage.TAG_LIMIT, (marks.tag, hard))
     return process
 
 

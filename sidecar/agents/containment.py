@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sidecar.agents import cgroup
+from sidecar.agents.lineage import ProcessTable, ProcTable
 from sidecar.agents.portable_table import PortableTable
-from sidecar.agents.proc_table import ProcessTable, ProcTable
 from sidecar.errors import AgentFailed, ConfigError
 
 Name = Literal["cgroup", "reaper", "sweep"]

@@ -15,7 +15,7 @@ from sidecar.model.agent import EndedProcess, Rung
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.agents.proc_table import Identity, Row
+    from sidecar.agents.lineage import Identity, Row
     from sidecar.agents.tree import Tree
 
 KILL_AFTER_S = 5.0

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from sidecar.agents import kill, marker
+from sidecar.agents import kill, lineage
 from sidecar.errors import AgentFailed
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Launch:
                 environment.pop(name, None)  # the outer agent's must not pass for this one's
             else:
                 environment[name] = value
-        environment[marker.VARIABLE] = marker.extended(environment, token)
+        environment[lineage.MARKER_VARIABLE] = lineage.with_marker(environment, token)
         return environment
 
 

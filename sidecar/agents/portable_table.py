@@ -1,4 +1,5 @@
-"""The same look through psutil, for systems without /proc; on Linux a setting makes us use it, so that it is tested."""
+"""The process table through psutil, for systems without /proc; on Linux a setting makes us use it, so that it is
+tested."""
 
 from __future__ import annotations
 
@@ -7,50 +8,30 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from sidecar.agents import marker
-from sidecar.agents.proc_table import Identity, Row, Table, name_of
+from sidecar.agents.lineage import TAG_LIMIT, Identity, ProcessTable, Row, program_name
 
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Iterable
 
 
-class PortableTable:
+class PortableTable(ProcessTable):
     """The table of any machine that psutil knows."""
 
-    def __init__(self) -> None:
-        self._marks: dict[Identity, tuple[tuple[str, ...], int]] = {}
-
-    def look(self) -> Table:
-        """A fresh reading of every process."""
-        rows = [row for row in map(self.row, psutil.pids()) if row is not None]
-        present = {row.identity for row in rows}
-        self._marks = {known: marks for known, marks in self._marks.items() if known in present}
-        return Table(rows)
-
     def row(self, pid: int) -> Row | None:
-        """A fresh reading of one process."""
         try:
             process = psutil.Process(pid)
             with process.oneshot():
                 identity = Identity(pid, _started(process))
-                zombie = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and not _works_on(pid)
+                zombie = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and not _has_threads(pid)
                 parent = process.ppid()
-            tokens, tag = ((), 0) if zombie else self._marks_of(identity, process)
-            return Row(pid, parent, _session_of(pid), identity.started, zombie, tokens, tag)
+            markers, tag = ((), 0) if zombie else self._marks_of(identity)
+            return Row(pid, parent, _session_of(pid), identity.started, zombie, markers, tag)
         except psutil.Error:  # gone, or not ours to see; anything else must not pass for an empty table
             return None
 
-    def _marks_of(self, identity: Identity, process: psutil.Process) -> tuple[tuple[str, ...], int]:
-        marks = self._marks.get(identity)
-        if marks is None:
-            environ = self.environ(identity.pid)
-            marks = marker.tokens_in(environ), _tag_of(process)
-            if environ:  # in the midst of an exec there is none to be seen: that is not the last word
-                self._marks[identity] = marks
-        return marks
-
     def send(self, identity: Identity, number: signal.Signals) -> bool:
-        """Signal that very process, or nobody. Without pidfds a moment is left between the check and the signal."""
+        # Without pidfds a moment remains between the check and the signal.
         row = self.row(identity.pid)
         if row is None or row.zombie or row.identity != identity:
             return False
@@ -61,14 +42,12 @@ class PortableTable:
         return True
 
     def program(self, pid: int) -> str:
-        """The name of its program, never an argument; empty where that cannot be read."""
         try:
-            return name_of(psutil.Process(pid).name())
+            return program_name(psutil.Process(pid).name())
         except (psutil.Error, OSError):
             return ""
 
     def environ(self, pid: int) -> bytes:
-        """Its environment as one block; empty where that cannot be read."""
         try:
             pairs = psutil.Process(pid).environ()
         except (psutil.Error, OSError):
@@ -76,14 +55,26 @@ class PortableTable:
         return b"\0".join(os.fsencode(f"{name}={value}") for name, value in pairs.items())
 
     def epoch_s(self, started: float) -> float:
-        """What psutil makes of such a time now, with the clock as it is set now."""
+        # What psutil makes of such a time now, with the clock as it is set now.
         ourselves = psutil.Process()
         return started + ourselves.create_time() - _started(ourselves)
 
+    def _pids(self) -> Iterable[int]:
+        return psutil.pids()
+
+    def _tag(self, pid: int) -> int:
+        try:
+            process = psutil.Process(pid)
+            if not hasattr(process, "rlimit"):  # macOS keeps other processes' limits to itself
+                return 0
+            return max(process.rlimit(TAG_LIMIT)[0], 0)
+        except (psutil.Error, OSError, ValueError):
+            return 0
+
 
 def _started(process: psutil.Process) -> float:
-    """When it was started, by a clock that nobody sets: `create_time()` changes with the time of day, and not by as
-    much for everybody who asks. psutil itself tells processes apart by this."""
+    """When it was started, by a clock that cannot be set: `create_time()` changes with the time of day, and not by as
+    much in every process that asks. psutil itself tells processes apart by this."""
     ident: tuple[int, float] = process._ident  # type: ignore[attr-defined]
     return ident[1]
 
@@ -95,18 +86,9 @@ def _session_of(pid: int) -> int:
         return 0
 
 
-def _works_on(pid: int) -> bool:
+def _has_threads(pid: int) -> bool:
     """Whether threads outlived the first one of what shows as a zombie; only Linux can tell."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
         return False
-
-
-def _tag_of(process: psutil.Process) -> int:
-    if not hasattr(process, "rlimit"):  # macOS keeps other processes' limits to itself
-        return 0
-    try:
-        return max(process.rlimit(marker.TAG_LIMIT)[0], 0)
-    except (psutil.Error, OSError, ValueError):
-        return 0

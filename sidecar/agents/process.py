@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import anyio
 
-from sidecar.agents import marker
+from sidecar.agents import lineage
 from sidecar.agents.agent import Agent, Surroundings
 from sidecar.agents.containment import Containment, choose
 from sidecar.agents.launch import Launch
@@ -120,10 +120,10 @@ class Supervisor:
             containment=self.containment,
             shared=self.shared,
             link=link,
-            owner=marker.Owner(os.getpid(), row.started if row else 0.0, marker.world()),
-            boot_id=marker.boot_id(),
-            strangers=frozenset({1, os.getpid(), link.pid}),
-            sessions=frozenset({os.getsid(0), link.session}),
+            owner=lineage.MarkerOwner(os.getpid(), row.started if row else 0.0, lineage.pid_namespace()),
+            boot_id=lineage.boot_id(),
+            excluded_pids=frozenset({1, os.getpid(), link.pid}),
+            excluded_sessions=frozenset({os.getsid(0), link.session}),
             adopter=lambda: self._adopter(link),
             left=self._left,
         )

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from sidecar.agents import kill, marker
-from sidecar.agents.proc_table import Identity
-from sidecar.agents.sweep import Lineage
+from sidecar.agents import kill, lineage
+from sidecar.agents.lineage import Identity, Lineage
 from sidecar.agents.tree import SharedLook, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sidecar.agents.containment import Containment
-    from sidecar.agents.proc_table import ProcessTable, Table
+    from sidecar.agents.lineage import ProcessTable, Snapshot
     from sidecar.model.agent import AgentRecord, EndedProcess
 
 _GRACE_S = 2.0
@@ -57,20 +56,20 @@ async def reap(
     A record, or a mark in a process, counts only if its owner is gone; a pid counts only with its start time and boot.
     """
     shared = SharedLook(containment.table())
-    table = await shared.look()
+    table = await shared.snapshot()
     left: list[Remains] = []
     runs: dict[int, str | None] = {}
     found: set[str] = set()
     untouchable = _ourselves(table)
     for record in records:
-        if record.boot_id == marker.boot_id() and _is_orphaned(record.marker, table):
+        if record.boot_id == lineage.boot_id() and _is_orphaned(record.marker, table):
             root = Identity(record.pid, record.started)
-            lineage = Lineage(record.marker, record.tag, root, strangers=untouchable)
+            traces = Lineage(record.marker, record.tag, root, excluded_pids=untouchable)
             found.add(record.marker)
-            left.append(Remains(shared, lineage, record.group, kill_after_s))
+            left.append(Remains(shared, traces, record.group, kill_after_s))
             runs[id(left[-1])] = record.run_id
     unrecorded = _unrecorded(table, shared.table, project) - found
-    left += [Remains(shared, Lineage(token, 0, strangers=untouchable), None, kill_after_s) for token in unrecorded]
+    left += [Remains(shared, Lineage(token, 0, excluded_pids=untouchable), None, kill_after_s) for token in unrecorded]
     ended: list[EndedProcess] = []
     survivors = 0
 
@@ -87,26 +86,26 @@ async def reap(
     return ended, survivors
 
 
-def _is_orphaned(token: str, table: Table) -> bool:
+def _is_orphaned(token: str, table: Snapshot) -> bool:
     """Whether the owner that a token names is gone. A token of another boot or pid namespace tells us nothing."""
-    owner = marker.owner_in(token)
-    if owner is None or owner.world != marker.world():
+    owner = lineage.owner_in(token)
+    if owner is None or owner.pid_namespace != lineage.pid_namespace():
         return False
     row = table.rows.get(owner.pid)
     return row is None or row.zombie or row.started != owner.started
 
 
-def _unrecorded(table: Table, source: ProcessTable, project: str) -> set[str]:
+def _unrecorded(table: Snapshot, source: ProcessTable, project: str) -> set[str]:
     """Tokens of dead owners on processes of this project."""
-    tokens = {token for token in table.tokens if _is_orphaned(token, table)}
-    return {token for token in tokens if any(_project_of(source, pid) == project for pid in table.tokens[token])}
+    tokens = {token for token in table.markers if _is_orphaned(token, table)}
+    return {token for token in tokens if any(_project_of(source, pid) == project for pid in table.markers[token])}
 
 
 def _project_of(source: ProcessTable, pid: int) -> str | None:
-    return marker.variable_in(source.environ(pid), "SIDECAR_PROJECT")
+    return lineage.variable_in(source.environ(pid), "SIDECAR_PROJECT")
 
 
-def _ourselves(table: Table) -> frozenset[int]:
+def _ourselves(table: Snapshot) -> frozenset[int]:
     """This process and its ancestors: a sidecar started from an orphan's shell does not end its own shell."""
     pids = {1}
     pid = os.getpid()

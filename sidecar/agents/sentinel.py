@@ -18,14 +18,13 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents import cgroup, marker, wire
-from sidecar.agents.proc_table import ProcTable
-from sidecar.agents.sweep import EMPTY_LOOKS, Killing, Lineage
+from sidecar.agents import cgroup, wire
+from sidecar.agents.lineage import EMPTY_SNAPSHOTS, TAG_LIMIT, KillRounds, Lineage, ProcTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.agents.proc_table import ProcessTable
+    from sidecar.agents.lineage import ProcessTable
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 30.0
@@ -188,18 +187,18 @@ class Sentinel:
         lineages = [charge.lineage for charge in self._charges.values()]
         lineages.append(Lineage("", 0, ancestor=os.getpid()))
         for lineage in lineages:
-            lineage.strangers = frozenset({os.getpid()})
-            lineage.outside = frozenset({os.getsid(0)})
-        killing = Killing(self._table.send)
+            lineage.excluded_pids = frozenset({os.getpid()})
+            lineage.excluded_sessions = frozenset({os.getsid(0)})
+        killing = KillRounds(self._table.send)
         deadline = time.monotonic() + _SWEEP_S
         empty = 0
-        while empty < EMPTY_LOOKS and time.monotonic() < deadline:
+        while empty < EMPTY_SNAPSHOTS and time.monotonic() < deadline:
             for group in groups:
                 cgroup.kill(group)
-            table = self._table.look()
+            table = self._table.snapshot()
             living = {row.identity for lineage in lineages for row in lineage.members(table)}
             empty = 0 if living or any(map(cgroup.is_populated, groups)) else empty + 1
-            if not empty and killing.round(living):
+            if not empty and killing.next_round(living):
                 self._notice_exits()
                 time.sleep(_BETWEEN_LOOKS_S)
         for group in groups:
@@ -211,15 +210,15 @@ def _tagged(tag: int) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    soft, hard = resource.getrlimit(marker.TAG_LIMIT)
+    soft, hard = resource.getrlimit(TAG_LIMIT)
     if hard not in (resource.RLIM_INFINITY, -1) and hard < tag:  # somebody uses this limit after all
         yield
         return
-    resource.setrlimit(marker.TAG_LIMIT, (tag, hard))
+    resource.setrlimit(TAG_LIMIT, (tag, hard))
     try:
         yield
     finally:
-        resource.setrlimit(marker.TAG_LIMIT, (soft, hard))
+        resource.setrlimit(TAG_LIMIT, (soft, hard))
 
 
 def _exit_status(process: subprocess.Popen[bytes]) -> int | None:

@@ -9,14 +9,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from sidecar.agents import cgroup
-from sidecar.agents.sweep import EMPTY_LOOKS, Killing
+from sidecar.agents.lineage import EMPTY_SNAPSHOTS, KillRounds
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable
 
-    from sidecar.agents.proc_table import Identity, ProcessTable, Row, Table
-    from sidecar.agents.sweep import Lineage
+    from sidecar.agents.lineage import Identity, Lineage, ProcessTable, Row, Snapshot
 
 _DYING_S = 0.001
 _LONG_DYING_S = 1.0
@@ -32,7 +31,7 @@ class SharedLook:
         self._last = 0.0
         self.looks = 0
 
-    async def look(self, *, at_once: bool = False) -> Table:
+    async def snapshot(self, *, at_once: bool = False) -> Snapshot:
         """A reading that was begun after this call; `at_once`: without the rest that spares the machine."""
         pending = self._next
         if pending is not None:
@@ -52,7 +51,7 @@ class SharedLook:
         self._next = None
         before = time.monotonic()
         try:
-            pending.table = self.table.look()
+            pending.table = self.table.snapshot()
         finally:
             self._last = time.monotonic()
             self._cost_s = self._last - before
@@ -65,7 +64,7 @@ class _Pending:
     def __init__(self) -> None:
         self.done = anyio.Event()
         self.hurry = anyio.Event()
-        self.table: Table | None = None
+        self.table: Snapshot | None = None
 
 
 class Tree:
@@ -78,7 +77,7 @@ class Tree:
         self._adopter = adopter
         self._lineage = lineage
         self._group = group
-        self._killing = Killing(shared.table.send)
+        self._killing = KillRounds(shared.table.send)
 
     async def living(self, *, at_once: bool = False) -> list[Row]:
         """A fresh reading of who lives; `at_once`: without the rest that spares the machine."""
@@ -91,8 +90,8 @@ class Tree:
                 return members
             await anyio.sleep(_DYING_S)  # counted, yet no longer listed: somebody is between life and death
         # The group is empty, or does not tell who is in it. Only now the whole table is read: did somebody leave it?
-        for _ in range(1 if self._group else EMPTY_LOOKS):
-            table = await self._shared.look(at_once=at_once)
+        for _ in range(1 if self._group else EMPTY_SNAPSHOTS):
+            table = await self._shared.snapshot(at_once=at_once)
             # An orphan that dropped every mark is somebody's: of the only agent, where there is only one.
             self._lineage.ancestor = self._adopter()
             if members := self._lineage.members(table):
@@ -115,14 +114,14 @@ class Tree:
     def kill(self, living: list[Row]) -> bool:
         """One round of killing; True where SIGKILL was sent, False where they are only held still for the next."""
         killed = self._group is not None and cgroup.kill(self._group)
-        return self._killing.round({row.identity for row in living}) or killed
+        return self._killing.next_round({row.identity for row in living}) or killed
 
     def kill_now(self) -> int:
         """Kill without waiting, for when the ladder itself broke; how many a last reading still found."""
-        members = self._lineage.members(self._shared.table.look())
+        members = self._lineage.members(self._shared.table.snapshot())
         while members and not self.kill(members):
-            members = self._lineage.members(self._shared.table.look())
-        return len(self._lineage.members(self._shared.table.look()))
+            members = self._lineage.members(self._shared.table.snapshot())
+        return len(self._lineage.members(self._shared.table.snapshot()))
 
     def program(self, pid: int) -> str:
         """The name of a process's program."""

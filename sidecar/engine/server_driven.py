@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from sidecar import layout
-from sidecar.agents import marker
+from sidecar.agents import lineage
 from sidecar.catalog.workflows import Definition
 from sidecar.engine import approval, redirects
 from sidecar.engine.boundary import Ending, RunEnds
@@ -227,7 +227,7 @@ class ServerDriven:
         for handout in owner.handouts.all_held(run.run_id):  # the agent that had it is gone
             owner.handouts.take_back(run.run_id, handout.task_id)
         data: dict[str, Any] = {"workflow": run.workflow, "previous_status": was, "feedback": self._feedback}
-        data["boot"] = marker.boot_id()  # how often owners died since the machine was started is counted
+        data["boot"] = lineage.boot_id()  # how often owners died since the machine was started is counted
         if self._approve:
             data["approved"] = True
         details = self._details(run)

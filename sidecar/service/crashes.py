@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents import marker
+from sidecar.agents import lineage
 from sidecar.model import events as kinds
 from sidecar.signals.run_lock import RunLock
 
@@ -28,7 +28,7 @@ def end_left(owner: Owner, run: StoredRun) -> Event | None:
     events = owner.journal.events(run.run_id)
     if events and events[-1].kind == kinds.RUN_ENDED and events[-1].data.get("gave_up"):
         return events[-1]
-    step, count = _deaths(events, marker.boot_id())
+    step, count = _deaths(events, lineage.boot_id())
     if run.status != "running" or count < _MOST:
         return None
     reason = (

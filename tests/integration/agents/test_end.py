@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import anyio
 import psutil
@@ -21,8 +20,8 @@ from anyio.lowlevel import checkpoint
 from sidecar.agents import cgroup
 from sidecar.agents.containment import Containment
 from sidecar.agents.launch import Interruptible
+from sidecar.agents.lineage import ProcTable, Snapshot
 from sidecar.agents.link import Link
-from sidecar.agents.proc_table import ProcessTable, ProcTable, Table
 from sidecar.agents.process import Agent, Launch, Supervisor
 from sidecar.model.agent import AgentEnded
 from tests.kit import alive, eventually
@@ -220,22 +219,16 @@ async def test_an_abort_does_not_put_off_the_kill_of_what_an_exited_agent_left(s
 async def test_a_slow_look_at_a_crowded_machine_is_not_taken_out_of_the_agents_grace(containment: Containment) -> None:
     grace_s = 0.3
 
-    class Crowded:
-        """The real table, read as slowly as one of many thousand processes is."""
-
-        def __init__(self, table: ProcessTable) -> None:
-            self._table = table
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._table, name)
-
-        def look(self) -> Table:
-            table = self._table.look()
-            time.sleep(2 * grace_s)
-            return table
-
     supervisor = Supervisor("/", containment=containment)
-    supervisor.shared.table = Crowded(supervisor.shared.table)
+    read = supervisor.shared.table.snapshot
+
+    def read_slowly() -> Snapshot:
+        """The real table, read as slowly as one of many thousand processes is."""
+        found = read()
+        time.sleep(2 * grace_s)
+        return found
+
+    supervisor.shared.table.snapshot = read_slowly  # type: ignore[method-assign]
     async with supervisor:
         agent = await supervisor.start(shell("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.01; done"))
         assert await first_line(agent) == "up"
@@ -251,14 +244,14 @@ async def test_who_is_born_while_the_table_is_read_is_found(tmp_path: Path) -> N
     os.mkfifo(fifo)
 
     class InTheMidst(ProcTable):
-        def look(self) -> Table:
+        def snapshot(self) -> Snapshot:
             listed = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
             if fifo.exists():
                 fifo.write_text("")  # waits for its reader, the handler of SIGTERM
                 fifo.unlink()
                 while alive(agent.pid):
                     time.sleep(0.001)
-            return Table(row for row in map(self.row, listed) if row is not None)
+            return Snapshot(row for row in map(self.row, listed) if row is not None)
 
     supervisor = Supervisor("/", containment="reaper")
     async with supervisor:

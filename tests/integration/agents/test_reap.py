@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.agents import marker
+from sidecar.agents import lineage
 from sidecar.agents.containment import choose
 from sidecar.agents.reap import reap
 from sidecar.model.agent import AgentRecord
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.anyio
 HERE = choose("sweep")
 
 
-def dead_owner() -> marker.Owner:
+def dead_owner() -> lineage.MarkerOwner:
     """Somebody who is gone: a pid that is in use, but was another process's then."""
-    return marker.Owner(os.getpid(), 1.0, marker.world())
+    return lineage.MarkerOwner(os.getpid(), 1.0, lineage.pid_namespace())
 
 
-def living_owner() -> marker.Owner:
+def living_owner() -> lineage.MarkerOwner:
     row = HERE.table().row(os.getpid())
     assert row is not None
-    return marker.Owner(os.getpid(), row.started, marker.world())
+    return lineage.MarkerOwner(os.getpid(), row.started, lineage.pid_namespace())
 
 
 @contextmanager
@@ -40,11 +40,11 @@ def process(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
         started.wait()
 
 
-def record_of(started: subprocess.Popen[bytes], owner: marker.Owner) -> AgentRecord:
+def record_of(started: subprocess.Popen[bytes], owner: lineage.MarkerOwner) -> AgentRecord:
     row = HERE.table().row(started.pid)
     assert row is not None
-    token = marker.token("AGENT", owner)
-    return AgentRecord("AGENT", "RUN", row.pid, row.started, marker.boot_id(), token, marker.new_tag())
+    marker = lineage.new_marker("AGENT", owner)
+    return AgentRecord("AGENT", "RUN", row.pid, row.started, lineage.boot_id(), marker, lineage.new_tag())
 
 
 async def test_a_recorded_process_is_ended_by_its_pid_and_start_time() -> None:
@@ -64,17 +64,17 @@ async def test_an_innocent_process_with_the_recorded_pid_is_untouched() -> None:
 
 
 async def test_an_agent_whose_owner_lives_is_untouched() -> None:
-    token = marker.token("AGENT", living_owner())
-    with process(SIDECAR_MARKER=token, SIDECAR_PROJECT="/project") as theirs:
+    marker = lineage.new_marker("AGENT", living_owner())
+    with process(SIDECAR_MARKER=marker, SIDECAR_PROJECT="/project") as theirs:
         assert await reap([record_of(theirs, living_owner())], "/project", HERE) == ([], 0)
         assert theirs.poll() is None
 
 
 async def test_an_unrecorded_process_is_found_by_its_marker_in_its_own_project_only() -> None:
-    token = marker.token("AGENT", dead_owner())
+    marker = lineage.new_marker("AGENT", dead_owner())
     with (
-        process(SIDECAR_MARKER=token, SIDECAR_PROJECT="/project") as left,
-        process(SIDECAR_MARKER=token.replace("AGENT", "OTHER"), SIDECAR_PROJECT="/elsewhere") as elsewhere,
+        process(SIDECAR_MARKER=marker, SIDECAR_PROJECT="/project") as left,
+        process(SIDECAR_MARKER=marker.replace("AGENT", "OTHER"), SIDECAR_PROJECT="/elsewhere") as elsewhere,
     ):
         ended, _ = await reap([], "/project", HERE)
         assert left.wait(20) == -15
@@ -83,7 +83,7 @@ async def test_an_unrecorded_process_is_found_by_its_marker_in_its_own_project_o
 
 
 async def test_a_marker_of_another_pid_namespace_or_boot_tells_nothing() -> None:
-    token = marker.token("AGENT", dead_owner()._replace(world="elsewhere:1"))
-    with process(SIDECAR_MARKER=token, SIDECAR_PROJECT="/project") as theirs:
-        assert await reap([record_of(theirs, dead_owner()._replace(world="elsewhere:1"))], "/project", HERE) == ([], 0)
+    elsewhere = dead_owner()._replace(pid_namespace="elsewhere:1")
+    with process(SIDECAR_MARKER=lineage.new_marker("AGENT", elsewhere), SIDECAR_PROJECT="/project") as theirs:
+        assert await reap([record_of(theirs, elsewhere)], "/project", HERE) == ([], 0)
         assert theirs.poll() is None

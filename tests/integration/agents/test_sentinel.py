@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
+from sidecar.agents.lineage import Identity
 from sidecar.agents.portable_table import PortableTable
-from sidecar.agents.proc_table import Identity
 
 DEADLINE_S = 60.0
 # An owner with one agent, and a copy of itself that outlives it. `without`: what Python does not have, as on a Mac.
