@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.cli import completing
 from sidecar.model import ulid
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

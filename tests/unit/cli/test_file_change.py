@@ -39,9 +39,3 @@ def test_a_new_file_and_its_directories_are_as_any_that_the_person_makes(tmp_pat
         os.umask(before)
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be"):
-        FileChange.of(str(tmp_path / "file" / "settings"), lambda _: "new").write()

@@ -17,16 +17,6 @@ FIRST, SECOND, OPTIONAL = parameter("first"), parameter("second", "integer"), pa
 ALL = (FIRST, OPTIONAL, SECOND)
 
 
-def test_words_fill_what_is_required_in_declared_order_and_not_named() -> None:
-    assert run_options.given(ALL, ["a", "2"], []) == {"first": "a", "second": 2}
-    assert run_options.given(ALL, ["2"], ["first=a=b"]) == {"first": "a=b", "second": 2}
-    assert run_options.given(ALL, ["2"], [], filled=frozenset({"first"})) == {"second": 2}
-
-
-def test_p_beats_var_and_the_last_one_counts() -> None:
-    assert run_options.given(ALL, [], ["third=b", "third=c"], ["third=a", "first=d"]) == {"third": "c", "first": "d"}
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.cli import shortcuts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMANDS = ("flow", "serve")
 
@@ -26,23 +23,6 @@ def own(root: Path) -> dict[str, tuple[str, str]]:
     (root / "empty").mkdir(exist_ok=True)
     builtin = shortcuts.known(str(root / "empty"), COMMANDS)
     return {name: what for name, what in shortcuts.known(str(root), COMMANDS).items() if builtin.get(name) != what}
-
-
-def test_a_free_name_is_the_shortcut(tmp_path: Path) -> None:
-    define(tmp_path, "workflows", "deploy")
-    define(tmp_path, "agents", "reviewer")
-    define(tmp_path, "prompts", "greeting")
-    assert own(tmp_path) == {
-        "deploy": ("flow", "deploy"),
-        "reviewer": ("agent", "reviewer"),
-        "greeting": ("prompt", "greeting"),
-    }
-
-
-@pytest.mark.parametrize("name", ["serve", "flow", "list", "run"])
-def test_the_name_of_a_command_gets_an_underscore(tmp_path: Path, name: str) -> None:
-    define(tmp_path, "workflows", name)
-    assert own(tmp_path) == {f"_{name}": ("flow", name)}
 
 
 def test_of_a_workflow_an_agent_and_a_prompt_of_one_name_the_first_has_it(tmp_path: Path) -> None:
@@ -102,10 +82,6 @@ def test_a_description_is_read_where_that_is_simple_and_left_out_otherwise(
 def test_a_description_of_a_prompt_is_in_its_front_matter_only(tmp_path: Path) -> None:
     path = define(tmp_path, "prompts", "x", "---\ntitle: X\n---\ndescription: of the body\n")
     assert shortcuts.description("x", str(path)) == ""
-
-
-def test_a_file_that_cannot_be_read_has_no_description(tmp_path: Path) -> None:
-    assert shortcuts.description("x", str(tmp_path / "gone.yaml")) == ""
 
 
 def test_the_description_of_a_workflow_in_a_wrapper_is_found_too(tmp_path: Path) -> None:

@@ -50,10 +50,6 @@ def test_other_blocks_keep_their_type() -> None:
     assert client.value_of(answer(text("see"), image, link)) == [text("see"), image, link]
 
 
-def test_an_answer_without_anything_is_null() -> None:
-    assert client.value_of(answer()) is None
-
-
 def test_a_number_that_json_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         client.value_of(answer(structuredContent={"a": float("inf")}))
@@ -62,11 +58,6 @@ def test_a_number_that_json_does_not_have_is_refused() -> None:
 def test_the_mask_is_applied_wherever_text_stands() -> None:
     result = answer(structuredContent={"key": ["my secret", {"secret": 1}]})
     assert client.value_of(result, lambda shown: shown.replace("secret", "***")) == {"key": ["my ***", {"***": 1}]}
-
-
-def test_the_words_of_an_answer_are_all_its_texts() -> None:
-    image = {"type": "image", "data": "R0lG", "mimeType": "image/gif"}
-    assert client.text_of(answer(text("a"), image, text("b\n"))) == "a\nb"
 
 
 def test_the_sdk_is_not_imported_before_a_server_is_opened() -> None:

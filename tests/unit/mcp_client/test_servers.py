@@ -21,19 +21,6 @@ def of_project(root: Path, **entries: object) -> None:
     (root / ".mcp.json").write_text(json.dumps({"mcpServers": entries}))
 
 
-def test_a_project_without_a_file_and_settings_has_no_servers(tmp_path: Path) -> None:
-    assert servers(tmp_path).names() == []
-
-
-def test_the_settings_come_first_and_win_a_name_that_both_have(tmp_path: Path) -> None:
-    of_project(tmp_path, a={"command": "theirs"}, b={"command": "b"})
-    found = servers(tmp_path, {"c": {"command": "c"}, "a": {"command": "mine"}})
-    assert found.names() == ["c", "a", "b"]
-    server = found.find("a")
-    assert isinstance(server, StdioServer)
-    assert server.argv == ("mine",)
-
-
 def test_variables_are_filled_in_everywhere_and_defaults_only_where_a_variable_is_not_set(tmp_path: Path) -> None:
     of_project(
         tmp_path,
@@ -67,12 +54,6 @@ def test_a_variable_that_is_not_set_is_named_with_its_place_and_the_other_server
         found.find("a")
 
 
-@pytest.mark.parametrize("kind", [{}, {"type": "http"}, {"type": "streamable-http"}])
-def test_an_address_makes_a_server_an_http_server(tmp_path: Path, kind: dict[str, str]) -> None:
-    of_project(tmp_path, a={**kind, "url": "http://127.0.0.1:1/mcp"})
-    assert isinstance(servers(tmp_path).find("a"), HttpServer)
-
-
 def test_a_server_runs_in_the_projects_root_unless_it_says_where(tmp_path: Path) -> None:
     of_project(tmp_path, a={"command": "a"}, b={"command": "b", "cwd": "/"})
     assert [getattr(servers(tmp_path).find(name), "cwd", None) for name in "ab"] == [str(tmp_path), "/"]
@@ -102,11 +83,6 @@ def test_a_wrong_definition_is_refused_with_its_file_and_its_name(tmp_path: Path
         servers(tmp_path).find("odd")
 
 
-def test_a_wrong_definition_in_the_settings_is_said_to_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the setting mcp_servers: MCP server 'odd'"):
-        servers(tmp_path, {"odd": {}}).find("odd")
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"mcpServers": []}', "\ufeff{}", "[" * 100_000, "\udcff"])
 def test_a_broken_file_is_an_error_for_all_but_the_servers_of_the_settings(tmp_path: Path, content: str) -> None:
     (tmp_path / ".mcp.json").write_bytes(content.encode("utf-8", "surrogateescape"))
@@ -130,11 +106,6 @@ def test_an_unknown_server_is_answered_with_the_nearest_name_or_all_of_them(tmp_
         servers(tmp_path).find("file")
     with pytest.raises(ConfigError, match="there is: files, tickets"):
         servers(tmp_path).find("zzz")
-
-
-def test_without_any_server_the_error_says_where_they_belong(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none is configured, in .*\.mcp\.json or in the setting mcp_servers"):
-        servers(tmp_path).find("a")
 
 
 def test_nothing_that_may_be_a_secret_is_shown(tmp_path: Path) -> None:

@@ -3,17 +3,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.mcp_server.progress import Note, Plan, Sender, Story
+from sidecar.mcp_server.progress import Note, Plan, Story
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 
-DEADLINE_S = 20
 STATES = {"plan": "Plans.", "loop": "", "end": ""}
 
 
@@ -77,84 +74,3 @@ def test_progress_never_falls_and_stays_within_0_and_100(events: list[tuple[str,
     assert shares == sorted(shares)
     assert all(0 <= share <= 100 for share in shares)
     assert (100 in shares) is (status == "completed")
-
-
-@pytest.mark.anyio
-async def test_a_client_that_does_not_read_misses_what_came_between_and_hears_the_end() -> None:
-    sent: list[str] = []
-    reading = anyio.Event()
-
-    async def send(note: Note) -> None:
-        await reading.wait()
-        sent.append(note.message)
-
-    story = Story(Plan("w", {}, STATES))
-    sender = Sender(story, send)
-    with anyio.fail_after(DEADLINE_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sender.run)
-            for number in range(10_000):
-                sender.hear([Note("state_start", 1.0, str(number), {})])
-            reading.set()
-            await sender.flush()
-            tasks.cancel_scope.cancel()
-    assert sent[-1] == "9999"
-    assert len(sent) < 100
-
-
-@pytest.mark.anyio
-async def test_nobody_waits_for_long_for_a_client_that_never_reads() -> None:
-    async def send(_: Note) -> None:
-        await anyio.sleep_forever()
-
-    sender = Sender(Story(Plan("w", {}, STATES)), send)
-    with anyio.fail_after(DEADLINE_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sender.run)
-            sender.hear([Note("flow_complete", 100.0, "done", {})])
-            await sender.flush()
-            tasks.cancel_scope.cancel()
-
-
-@pytest.mark.anyio
-async def test_silence_is_broken_by_signs_of_life() -> None:
-    beats: list[Note] = []
-    enough = anyio.Event()
-
-    async def send(note: Note) -> None:
-        beats.append(note)
-        if len(beats) == 3:
-            enough.set()
-
-    story = Story(Plan("w", {}, STATES))
-    steps(story, "plan")
-    sender = Sender(story, send, heartbeat_s=0.01)
-    with anyio.fail_after(DEADLINE_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sender.run)
-            await enough.wait()
-            tasks.cancel_scope.cancel()
-    assert {note.kind for note in beats} == {"heartbeat"}
-    assert beats[0].message == "Running workflow: w in state: plan (0 s)"
-
-
-@pytest.mark.anyio
-async def test_news_that_comes_while_other_news_is_sent_is_no_silence() -> None:
-    sent: list[str] = []
-    second = Note("state_complete", 2.0, "second", {})
-
-    async def send(note: Note) -> None:
-        sent.append(note.message)
-        if note.message == "first":
-            sender.hear([second])
-        await anyio.lowlevel.checkpoint()
-
-    sender = Sender(Story(Plan("w", {}, STATES)), send)
-    with anyio.fail_after(DEADLINE_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sender.run)
-            sender.hear([Note("state_start", 1.0, "first", {})])
-            await sender.flush()
-            await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
-    assert sent == ["first", "second"]

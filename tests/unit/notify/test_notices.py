@@ -22,18 +22,6 @@ def told(*events: RunEvent) -> list[Notice]:
     return [notice for one in events if (notice := reader.read(one)) is not None]
 
 
-@pytest.mark.parametrize("status", ["stopped", "aborted", "failed"])
-def test_an_end_that_can_be_resumed_says_why_and_how(status: str) -> None:
-    (notice,) = told(event(kinds.RUN_ENDED, status=status, reason="tests are red"))
-    assert (notice.event, notice.title) == (status, status)
-    assert notice.text == f"tests are red\nTo go on: sidecar resume {RUN}"
-
-
-def test_a_completed_run_is_told_and_nothing_is_to_be_done() -> None:
-    (notice,) = told(event(kinds.RUN_ENDED, status="completed"))
-    assert (notice.event, notice.text) == ("completed", "")
-
-
 @pytest.mark.parametrize("status", ["paused", "interrupted"])
 def test_a_pause_was_told_by_its_question_and_an_interruption_by_whoever_caused_it(status: str) -> None:
     assert told(event(kinds.RUN_ENDED, status=status)) == []
@@ -46,11 +34,6 @@ def test_a_question_and_a_gate_wait_for_somebody() -> None:
     assert gate.title == "waits for approval of design"
     assert "--approve" in gate.text
     assert "--feedback" in gate.text
-
-
-def test_a_start_and_a_resume_are_told_apart() -> None:
-    notices = told(event(kinds.RUN_STARTED, workflow="w"), event(kinds.RUN_RESUMED, workflow="w"))
-    assert [(notice.event, notice.title) for notice in notices] == [("started", "started"), ("started", "resumed")]
 
 
 def test_what_happens_inside_a_run_is_not_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import pytest
@@ -13,9 +13,6 @@ import pytest
 from sidecar.model import ulid
 from sidecar.signals import files, run_lock
 from sidecar.signals.board import Board, Subject
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Place:
@@ -57,19 +54,6 @@ def place(tmp_path: Path) -> Place:
 # --- as seed 002 has it: init, is_stop_requested, toggle, get_state, cleanup
 
 
-def test_nothing_is_requested_where_there_is_no_file(place: Place) -> None:
-    place.board.look()
-    assert not place.board.is_stop_requested()
-    assert place.board.state() == {"requested": False, "source": None}
-
-
-def test_a_stop_file_that_is_already_there_is_found(place: Place) -> None:
-    (place.workspace / ".stop").touch()
-    place.board.look()
-    assert place.board.is_stop_requested()
-    assert place.board.state() == {"requested": True, "source": "file"}
-
-
 def test_toggle_requests_a_stop_and_toggle_again_takes_it_back(place: Place) -> None:
     place.board.toggle()
     assert place.board.state() == {"requested": True, "source": "keyboard"}
@@ -85,12 +69,6 @@ def test_cleanup_removes_the_runs_own_stop_and_can_be_repeated(place: Place) -> 
     place.board.cleanup()
     assert not (place.run / ".stop").exists()
     assert not place.board.is_stop_requested()
-
-
-def test_cleanup_leaves_a_stop_that_governs_others_too(place: Place) -> None:
-    (place.workspace / ".stop").touch()
-    place.board.cleanup()
-    assert (place.workspace / ".stop").exists()
 
 
 def test_a_stop_that_cannot_be_written_is_reported_and_still_counts(place: Place) -> None:
@@ -117,14 +95,6 @@ def test_a_stop_that_cannot_be_removed_is_reported_and_does_not_raise(place: Pla
 # --- cancel, sources, refusals
 
 
-def test_deleting_the_file_cancels_the_stop(place: Place) -> None:
-    (place.workspace / ".stop").touch()
-    place.board.look()
-    (place.workspace / ".stop").unlink()
-    place.board.look()
-    assert not place.board.is_stop_requested()
-
-
 def test_the_first_source_is_the_one_that_is_shown(place: Place) -> None:
     place.board.toggle()
     (place.project / ".stop").touch()
@@ -135,31 +105,12 @@ def test_the_first_source_is_the_one_that_is_shown(place: Place) -> None:
     assert place.board.state()["source"] == "file"
 
 
-def test_the_key_against_a_wider_stop_refuses_it_for_this_run_only(place: Place) -> None:
-    (place.workspace / ".stop").write_text("everybody out")
-    other = place.new_board()
-    place.board.toggle()
-    assert not place.board.is_stop_requested()
-    assert (place.workspace / ".stop").exists()
-    other.look()
-    assert other.is_stop_requested()
-
-
 def test_a_new_wider_stop_is_not_covered_by_an_earlier_refusal(place: Place) -> None:
     (place.workspace / ".stop").write_text("everybody out")
     place.board.toggle()
     (place.workspace / ".stop").write_text("I said: everybody out")
     place.board.look()
     assert place.board.is_stop_requested()
-
-
-def test_reason_and_time_of_a_stop_are_shown(place: Place) -> None:
-    before = time.time() - 1
-    files.write(str(place.workspace), "stop", "Tests are red on main", files.signed())
-    place.board.look()
-    assert place.board.stop is not None
-    assert place.board.stop.reason == "Tests are red on main"
-    assert before < place.board.stop.since <= time.time() + 1
 
 
 # --- aborts
@@ -173,23 +124,6 @@ def test_an_abort_once_seen_is_latched(place: Place) -> None:
     assert place.board.abort is not None
     assert place.board.abort.reason == "enough"
     assert place.board.glance()
-
-
-def test_an_abort_counts_before_its_reason_is_written(place: Place) -> None:
-    with (place.run / ".abort").open("w") as file:
-        place.board.look()
-        assert place.board.abort is not None
-        assert place.board.abort.reason == "Unknown abort reason"
-        file.write("the disk is on fire\n")
-    place.board.look()
-    assert place.board.abort.reason == "the disk is on fire"
-
-
-def test_an_abort_older_than_the_run_is_not_for_it(place: Place) -> None:
-    (place.project / ".abort").touch()
-    board = Board(replace(place.subject, standing=standing(place.project)))
-    board.look()
-    assert board.abort is None
 
 
 @pytest.mark.parametrize("again", ["touched", "written over", "replaced"])
@@ -221,20 +155,6 @@ def test_an_abort_right_after_the_start_is_for_the_run_although_the_clock_of_fil
             (tmp_path / ".abort").unlink()
 
 
-def test_a_copied_abort_with_an_old_modification_time_still_counts(place: Place) -> None:
-    (place.project / ".abort").touch()
-    os.utime(place.project / ".abort", (0, 0))
-    place.board.look()
-    assert place.board.abort is not None
-
-
-def test_a_stop_from_before_the_start_is_for_the_run(place: Place) -> None:
-    (place.workspace / ".stop").touch()
-    board = Board(replace(place.subject, standing=standing(place.workspace)))
-    board.look()
-    assert board.is_stop_requested()
-
-
 @pytest.mark.parametrize("kind", ["stop", "abort"])
 def test_a_signal_for_another_run_is_not_for_this_one(place: Place, kind: files.Kind) -> None:
     files.write(str(place.project), kind, "that one", files.signed(run_id=ulid.new()))
@@ -255,12 +175,6 @@ def test_an_expired_signal_is_not_applied(place: Place, kind: files.Kind) -> Non
     assert place.board.stop or place.board.abort
 
 
-def test_a_signal_that_expired_at_the_beginning_of_time_is_not_applied(place: Place) -> None:
-    (place.project / ".stop").write_text("why\n\nExpires: 1970-01-01T00:00:00Z\n")
-    place.board.look()
-    assert not place.board.is_stop_requested()
-
-
 def test_a_stop_with_a_timeout_becomes_an_abort(place: Place) -> None:
     files.write(str(place.workspace), "stop", "please", files.signed(timeout_s=300))
     place.board.look()
@@ -274,16 +188,6 @@ def test_a_stop_with_a_timeout_becomes_an_abort(place: Place) -> None:
 
 
 # --- waiting
-
-
-@pytest.mark.anyio
-async def test_waiting_for_a_change_ends_when_something_is_asked(place: Place) -> None:
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(place.board.wait_changed)
-            await anyio.wait_all_tasks_blocked()
-            (place.run / ".stop").touch()
-            place.board.look()
 
 
 @pytest.mark.anyio
@@ -305,13 +209,3 @@ async def test_a_look_that_finds_nothing_new_wakes_nobody(place: Place) -> None:
         (place.run / ".stop").unlink()
         place.board.look()
     assert woken
-
-
-def test_a_glance_sees_each_signal_in_each_place(place: Place) -> None:
-    assert not place.board.glance()
-    for directory in (place.project, place.workspace, place.run):
-        for name in (".stop", ".abort"):
-            (directory / name).symlink_to("nowhere")
-            assert place.board.glance()
-            (directory / name).unlink()
-            assert not place.board.glance()

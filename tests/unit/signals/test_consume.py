@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from sidecar.signals.board import Board, Subject
 from sidecar.signals.files import Signal
 from sidecar.signals.receipts import clear_leftovers, consume
 from sidecar.signals.run_lock import RunLock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Project:
@@ -61,18 +58,6 @@ def project(tmp_path: Path) -> Iterator[Project]:
         lock.release()
 
 
-def test_a_signal_to_the_only_run_is_applied_and_its_file_goes(project: Project) -> None:
-    run_id = project.start_run()
-    signal = project.signal(project.state)
-    receipt = consume(project.root, signal, run_id, "stopped")
-    assert not files.present(signal.path)
-    assert receipt == receipts.read(signal.path)
-    assert (receipt["state"], receipt["removed"]) == ("applied", True)
-    assert receipt["runs"] == [{"run_id": run_id, "status": "stopped"}]
-    assert receipt["applied_at"]
-    assert receipt["received_at"]
-
-
 def test_the_file_stays_until_the_last_live_run_has_taken_it(project: Project) -> None:
     first, second = project.start_run(), project.start_run(project.workspace)
     signal = project.signal(project.state, "abort")
@@ -92,20 +77,6 @@ def test_a_run_that_nobody_executes_is_waited_for_until_it_has_ended(project: Pr
     assert consume(project.root, signal, first, "stopped")["removed"]
 
 
-def test_a_run_that_refuses_has_taken_it_too(project: Project) -> None:
-    first, second = project.start_run(project.workspace), project.start_run(project.workspace)
-    signal = project.signal(project.workspace)
-    consume(project.root, signal, first, "running", state="refused")
-    receipt = consume(project.root, signal, second, "stopped")
-    assert (receipt["state"], receipt["removed"]) == ("applied", True)
-
-
-def test_runs_elsewhere_have_no_say_in_a_workspaces_signal(project: Project) -> None:
-    project.start_run()
-    inside = project.start_run(project.workspace)
-    assert consume(project.root, project.signal(project.workspace), inside, "stopped")["removed"]
-
-
 @pytest.mark.parametrize("place", ["run's directory", "Run trailer"])
 def test_runs_that_it_is_not_meant_for_have_no_say(project: Project, place: str) -> None:
     project.start_run()
@@ -115,14 +86,6 @@ def test_runs_that_it_is_not_meant_for_have_no_say(project: Project, place: str)
     else:
         signal = project.signal(layout.run_directory(project.root, meant))
     assert consume(project.root, signal, meant, "stopped")["removed"]
-
-
-def test_a_newer_signal_is_left_for_whoever_it_is_for(project: Project) -> None:
-    run_id = project.start_run()
-    signal = project.signal(project.state)
-    newer = project.signal(project.state)
-    assert not consume(project.root, signal, run_id, "stopped")["removed"]
-    assert files.read(project.state, "stop") == newer
 
 
 def test_what_cannot_be_removed_is_an_error_and_the_receipt_stands(project: Project) -> None:
@@ -151,23 +114,6 @@ def test_a_start_leaves_an_older_abort_that_another_live_run_is_still_to_take(pr
     signal = project.signal(project.state, "abort")
     run_id = project.start_run()
     assert clear_leftovers(project.root, project.board(run_id)) == []
-    assert files.present(signal.path)
-
-
-def test_a_start_leaves_an_abort_that_is_meant_for_it(project: Project) -> None:
-    run_id = project.start_run()
-    signal = project.signal(project.state, "abort")
-    board = project.board(run_id)
-    assert clear_leftovers(project.root, board) == []
-    assert files.present(signal.path)
-    assert board.verdict(signal) == "applies"
-
-
-def test_a_start_never_clears_a_stop(project: Project) -> None:
-    signal = project.signal(project.workspace)
-    run_id = project.start_run()
-    board = project.board(run_id)
-    assert clear_leftovers(project.root, board) == []
     assert files.present(signal.path)
 
 

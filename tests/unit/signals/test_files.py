@@ -8,22 +8,29 @@ import socket
 import stat
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from sidecar.errors import SignalError
 from sidecar.signals import files
-from sidecar.signals.files import MAX_BYTES, Locked, Trailers, clear, path_of, present, read, recover, signed, write
+from sidecar.signals.files import (
+    MAX_BYTES,
+    Locked,
+    Trailers,
+    clear,
+    path_of,
+    present,
+    read,
+    recover,
+    signed,
+    write,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sidecar.signals.files import Kind
-
-KINDS: list[Kind] = ["stop", "abort"]
-DEFAULT_REASONS: dict[Kind, str] = {"stop": "no reason given", "abort": "Unknown abort reason"}
+KINDS: list[files.Kind] = ["stop", "abort"]
+DEFAULT_REASONS: dict[files.Kind, str] = {"stop": "no reason given", "abort": "Unknown abort reason"}
 Result = TypeVar("Result")
 SECRET = "hunter2-do-not-show"
 
@@ -33,7 +40,7 @@ def directory(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def found(directory: str, kind: Kind) -> files.Signal:
+def found(directory: str, kind: files.Kind) -> files.Signal:
     signal = read(directory, kind)
     assert signal is not None
     return signal
@@ -49,13 +56,8 @@ def promptly(function: Callable[..., Result], *arguments: object) -> Result:
     return results[0]
 
 
-def test_the_names_are_the_contracts() -> None:
-    assert path_of("/ws", "stop") == "/ws/.stop"
-    assert path_of("/ws", "abort") == "/ws/.abort"
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_is_read_back(directory: str, kind: Kind) -> None:
+def test_what_is_written_is_read_back(directory: str, kind: files.Kind) -> None:
     trailers = signed()
     path = write(directory, kind, "Tests are red\n\non main", trailers)
     signal = found(directory, kind)
@@ -70,34 +72,14 @@ def test_what_is_written_is_read_back(directory: str, kind: Kind) -> None:
     assert os.listdir(directory) == [files.FILE_NAMES[kind]]
 
 
-def test_one_kind_is_not_the_other(directory: str) -> None:
-    write(directory, "stop", "why", signed())
-    assert read(directory, "abort") is None
-    assert not present(path_of(directory, "abort"))
-
-
-def test_nothing_there_is_no_signal(directory: str) -> None:
-    assert read(directory, "stop") is None
-    assert read(directory + "/missing", "stop") is None
-    assert read(directory + "/.stop/below-a-name-that-is-none", "stop") is None
-    assert not present(directory + "/missing/.stop")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("content", [b"", b"\n \n", os.urandom(200) + b"\0", b"\xff\xfe\x80\x81"])
 def test_a_bare_file_signals_with_the_default_reason_when_it_is_empty_or_binary(
-    directory: str, kind: Kind, content: bytes
+    directory: str, kind: files.Kind, content: bytes
 ) -> None:
     with open(path_of(directory, kind), "wb") as file:
         file.write(content)
     assert found(directory, kind).reason == DEFAULT_REASONS[kind]
-
-
-def test_echo_is_a_reason(directory: str) -> None:
-    with open(path_of(directory, "stop"), "w", encoding="utf-8") as file:
-        file.write("because\n")
-    signal = found(directory, "stop")
-    assert (signal.reason, signal.trailers) == ("because", Trailers())
 
 
 def test_every_reader_of_a_bare_file_agrees_on_its_id_and_another_file_has_another(directory: str) -> None:
@@ -115,15 +97,6 @@ def test_the_arrival_is_when_the_file_came_not_what_its_date_says(directory: str
     open(path, "w").close()
     os.utime(path, (0, 0))
     assert found(directory, "abort").arrived_at >= before
-
-
-def test_a_signal_is_readable_for_everybody_whom_the_umask_allows(directory: str) -> None:
-    before = os.umask(0o022)
-    try:
-        path = write(directory, "stop", "why", signed())
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(os.lstat(path).st_mode) == 0o644
 
 
 # What stands there is not a regular file.
@@ -197,7 +170,7 @@ ODD: list[Callable[[str], None]] = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", ODD)
 def test_whatever_odd_thing_stands_there_signals_with_the_default_reason_and_is_not_opened(
-    directory: str, kind: Kind, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    directory: str, kind: files.Kind, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = path_of(directory, kind)
     make(path)
@@ -278,14 +251,6 @@ def test_a_sparse_file_of_ten_gigabytes_costs_one_bounded_read(directory: str, m
     assert os.listdir(directory) == []
 
 
-def test_at_most_64_kib_become_the_reason(directory: str) -> None:
-    with open(path_of(directory, "stop"), "wb") as file:
-        file.write(b"x" * 200_000 + b"\n\nSignal-Id: 7\n")
-    signal = found(directory, "stop")
-    assert signal.reason == "x" * MAX_BYTES
-    assert signal.trailers == Trailers()
-
-
 # Between the look and the read the thing changes.
 
 
@@ -303,7 +268,7 @@ def swap_after_look(monkeypatch: pytest.MonkeyPatch, swap: Callable[[], None]) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_that_vanishes_between_look_and_read_still_was_one(
-    directory: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    directory: str, kind: files.Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(directory, kind, "why", signed())
     swap_after_look(monkeypatch, lambda: os.unlink(path))
@@ -330,19 +295,6 @@ def test_a_file_that_is_swapped_for_something_odd_after_the_look_neither_blocks_
 # Clearing.
 
 
-def test_clearing_removes_that_very_signal_and_leaves_nothing(directory: str) -> None:
-    write(directory, "stop", "why", signed())
-    assert clear(found(directory, "stop"))
-    assert os.listdir(directory) == []
-
-
-def test_clearing_what_is_gone_already_is_fine(directory: str) -> None:
-    write(directory, "stop", "why", signed())
-    signal = found(directory, "stop")
-    assert clear(signal)
-    assert clear(signal)
-
-
 def test_clearing_in_a_directory_that_is_gone_is_fine(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     write(str(tmp_path / "ws"), "stop", "why", signed())
@@ -350,15 +302,6 @@ def test_clearing_in_a_directory_that_is_gone_is_fine(tmp_path: Path) -> None:
     os.unlink(signal.path)
     (tmp_path / "ws").rmdir()
     assert clear(signal)
-
-
-def test_a_newer_signal_is_left_where_it_is(directory: str) -> None:
-    write(directory, "stop", "old", signed())
-    old = found(directory, "stop")
-    write(directory, "stop", "new", signed())
-    assert not clear(old)
-    assert found(directory, "stop").reason == "new"
-    assert os.listdir(directory) == [".stop"]
 
 
 def test_a_file_that_was_only_written_into_is_newer_even_with_the_same_size_and_date(directory: str) -> None:
@@ -373,15 +316,6 @@ def test_a_file_that_was_only_written_into_is_newer_even_with_the_same_size_and_
     assert found(directory, "stop").reason == "two"
 
 
-def test_a_bare_file_that_was_touched_again_is_newer(directory: str) -> None:
-    path = path_of(directory, "stop")
-    open(path, "w").close()
-    old = found(directory, "stop")
-    os.utime(path, ns=(5, 5))
-    assert not clear(old)
-    assert present(path)
-
-
 @pytest.mark.parametrize("make", [make_directory, make_fifo, make_dangling_link, make_socket])
 def test_a_file_that_was_replaced_by_an_odd_thing_is_not_taken_for_it(
     directory: str, make: Callable[[str], None]
@@ -392,15 +326,6 @@ def test_a_file_that_was_replaced_by_an_odd_thing_is_not_taken_for_it(
     make(old.path)
     assert not clear(old)
     assert os.listdir(directory) == [".stop"]
-
-
-def test_a_directory_that_was_replaced_by_a_file_is_not_taken_for_it(directory: str) -> None:
-    os.mkdir(path_of(directory, "stop"))
-    old = found(directory, "stop")
-    os.rmdir(old.path)
-    write(directory, "stop", "new", signed())
-    assert not clear(old)
-    assert found(directory, "stop").reason == "new"
 
 
 def test_an_odd_thing_that_was_replaced_by_another_is_newer(directory: str) -> None:
@@ -446,33 +371,11 @@ def test_a_signal_left_aside_is_put_back_by_recover_and_by_the_next_clear(direct
     assert os.listdir(directory) == []
 
 
-def test_recover_does_nothing_where_nothing_was_left_and_in_a_directory_that_is_gone(directory: str) -> None:
-    write(directory, "stop", "why", signed())
-    recover(directory)
-    recover(directory + "/missing")
-    assert os.listdir(directory) == [".stop"]
-
-
-def test_a_symbolic_link_left_aside_is_put_back_as_a_link(directory: str) -> None:
-    os.symlink("nowhere", path_of(directory, "stop") + ".taken")
-    recover(directory)
-    assert os.readlink(path_of(directory, "stop")) == "nowhere"
-    assert os.listdir(directory) == [".stop"]
-
-
 def test_a_stranger_who_holds_a_lock_on_the_directory_delays_a_clear_but_cannot_prevent_it(directory: str) -> None:
     write(directory, "stop", "why", signed())
     with Locked(directory):
         assert promptly(clear, found(directory, "stop"))
     assert os.listdir(directory) == []
-
-
-def test_signals_are_equal_when_they_are_the_same_file_with_the_same_content(directory: str) -> None:
-    write(directory, "stop", "why", signed())
-    first = found(directory, "stop")
-    assert found(directory, "stop") == first
-    write(directory, "stop", "why", signed())
-    assert found(directory, "stop") != first
 
 
 def test_no_descriptor_is_left_open(directory: str) -> None:

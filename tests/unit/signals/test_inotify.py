@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sidecar.signals.inotify import Inotify
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -36,10 +33,6 @@ def drained(source: Inotify) -> set[tuple[str, bytes]]:
     return hints
 
 
-def watches(source: Inotify) -> int:
-    return Path(f"/proc/self/fdinfo/{source.fileno()}").read_text().count("inotify wd:")
-
-
 def test_names_that_nobody_wants_give_no_hint(source: Inotify, tmp_path: Path) -> None:
     source.arm(str(tmp_path))
     for name in ("a", ".stopped", ".sto", "x.stop"):
@@ -55,53 +48,6 @@ def test_reading_a_wanted_file_gives_no_hint(source: Inotify, tmp_path: Path) ->
     (tmp_path / ".stop").read_bytes()
     os.listdir(tmp_path)
     assert not select.select([source], [], [], 0)[0]
-
-
-def test_arming_again_what_is_armed_keeps_one_watch(source: Inotify, tmp_path: Path) -> None:
-    for _ in range(3):
-        assert source.arm(str(tmp_path))
-    assert watches(source) == 1
-    source.disarm(str(tmp_path))
-    assert watches(source) == 0
-    source.disarm(str(tmp_path))
-
-
-def test_two_spellings_share_a_watch_until_both_are_disarmed(source: Inotify, tmp_path: Path) -> None:
-    real, link = tmp_path / "real", tmp_path / "link"
-    real.mkdir()
-    link.symlink_to("real")
-    source.arm(str(real))
-    source.arm(str(link))
-    assert watches(source) == 1
-    source.disarm(str(real))
-    (real / ".stop").touch()
-    assert drained(source) == {(str(link), b".stop")}
-    source.disarm(str(link))
-    assert watches(source) == 0
-
-
-@pytest.mark.parametrize("fate", ["deleted", "moved"])
-def test_the_fate_of_the_directory_itself_is_hinted(fate: str, source: Inotify, tmp_path: Path) -> None:
-    directory = tmp_path / "ws"
-    directory.mkdir()
-    source.arm(str(directory))
-    directory.rmdir() if fate == "deleted" else directory.rename(tmp_path / "away")
-    assert drained(source) == {(str(directory), b"")}
-
-
-def test_a_path_that_leads_to_another_directory_now_takes_its_watch_along(source: Inotify, tmp_path: Path) -> None:
-    directory = tmp_path / "ws"
-    directory.mkdir()
-    source.arm(str(directory))
-    directory.rename(tmp_path / "away")
-    directory.mkdir()
-    source.arm(str(directory))
-    assert watches(source) == 1
-    drained(source)
-    (tmp_path / "away" / ".stop").touch()
-    assert drained(source) == set()
-    (directory / ".stop").touch()
-    assert drained(source) == {(str(directory), b".stop")}
 
 
 def test_events_of_a_watch_that_is_gone_do_not_reach_its_successor(source: Inotify, tmp_path: Path) -> None:
@@ -132,10 +78,6 @@ def test_a_directory_that_is_none_cannot_be_armed(source: Inotify, tmp_path: Pat
         source.arm(str(tmp_path / "file"))
     with pytest.raises(FileNotFoundError):
         source.arm(str(tmp_path / "missing"))
-
-
-def test_draining_when_there_is_nothing_does_not_block(source: Inotify) -> None:
-    assert source.drain() == set()
 
 
 def test_closing_twice_closes_nobody_elses_descriptor() -> None:

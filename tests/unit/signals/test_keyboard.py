@@ -38,10 +38,6 @@ def test_an_escape_sequence_is_no_press_and_hides_none_that_follows(sequence: by
     assert keys.feed(b"s") == 1
 
 
-def test_s_and_capital_s_are_presses() -> None:
-    assert Keys().feed(b"sxSs") == 3
-
-
 def test_an_escape_that_stays_alone_is_a_key_of_its_own() -> None:
     keys = Keys()
     assert [keys.feed(b"\x1b"), keys.unfinished] == [0, True]

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from sidecar.errors import SidecarError, StoreError
 from sidecar.model import ulid
 from sidecar.signals import run_lock
 from sidecar.signals.run_lock import RunLock, is_live, live_runs, open_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 OWNER = """
 import sys
@@ -64,18 +61,6 @@ def test_a_run_is_live_while_its_lock_is_held_and_no_longer(root: str) -> None:
     assert not is_live(root, run_id)
     assert live_runs(root) == []
     assert open_runs(root) == [run_id]
-
-
-def test_releasing_twice_does_nothing_more(root: str) -> None:
-    lock = RunLock(root, ulid.new())
-    lock.acquire()
-    lock.release()
-    lock.release()
-
-
-def test_a_project_without_runs_has_no_live_ones(root: str) -> None:
-    assert live_runs(root) == []
-    assert os.listdir(root) == []
 
 
 def test_another_process_is_seen_and_its_death_by_kill_9_frees_the_run(root: str) -> None:
@@ -201,14 +186,6 @@ def test_runs_that_have_ended_are_not_even_looked_at(root: str) -> None:
         assert open_runs(root) == [live]
         run_lock.end(root, live)
     assert os.listdir(layout.open_directory(root)) == []
-
-
-def test_an_entry_that_a_crash_left_behind_makes_no_run_open(root: str) -> None:
-    run_id = ulid.new()
-    with begun(root, run_id):
-        run_lock.end(root, run_id)
-    open(os.path.join(layout.open_directory(root), run_id), "w").close()
-    assert open_runs(root) == []
 
 
 def test_a_lock_that_cannot_be_written_is_told_as_an_error_of_ours_and_leaves_nothing_open(root: str) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from sidecar import layout
-from sidecar.errors import ConfigError, SignalError
+from sidecar.errors import SignalError
 from sidecar.model import ulid
 from sidecar.signals import run_lock, targets
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 ROOT = "/project"
 DEFAULT = "/project/.swissarmyhammer/workspaces"
@@ -29,12 +25,6 @@ def project(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesyst
     fs.makedirs("/home/me")
     fs.makedirs(f"{DEFAULT}/my-task")
     return fs
-
-
-@pytest.mark.usefixtures("project")
-def test_a_workspace_is_found_by_its_name() -> None:
-    target = targets.workspace(ROOT, "my-task", {})
-    assert (target.scope, target.name, target.directory) == ("workspace", "my-task", f"{DEFAULT}/my-task")
 
 
 def test_the_workspaces_directory_is_the_setting_of_project_user_or_environment(project: FakeFilesystem) -> None:
@@ -63,44 +53,6 @@ def test_where_only_a_parser_can_tell_the_parser_is_asked(project: FakeFilesyste
     project.create_file(layout.user_config(), contents="watcher: polling\n")
     project.create_file(layout.project_config(ROOT), contents=text)
     assert targets.workspaces_directory(ROOT, {}) == expected
-
-
-def test_a_setting_that_is_unset_in_the_project_beats_the_users_whichever_way_it_is_read(
-    project: FakeFilesystem,
-) -> None:
-    project.create_file(layout.user_config(), contents="workspaces_dir: of-user\n")
-    project.create_file(layout.project_config(ROOT), contents="workspaces_dir: null\n")
-    assert targets.workspaces_directory(ROOT, {}) == DEFAULT
-
-
-def test_settings_that_are_wrong_are_reported(project: FakeFilesystem) -> None:
-    project.create_file(layout.project_config(ROOT), contents="workspaces_dir: [a\n")
-    with pytest.raises(ConfigError, match="is not YAML"):
-        targets.workspaces_directory(ROOT, {})
-
-
-def test_a_missing_workspace_is_answered_with_the_names_that_exist(project: FakeFilesystem) -> None:
-    for name in ("alpha", "beta", "not a name"):
-        project.makedirs(f"{DEFAULT}/{name}")
-    project.create_file(f"{DEFAULT}/a-file")
-    with pytest.raises(SignalError) as caught:
-        targets.workspace(ROOT, "gamma", {})
-    assert str(caught.value) == "Workspace not found: gamma (there is: alpha, beta, my-task)"
-    with pytest.raises(SignalError, match="Workspace not found: a-file"):
-        targets.workspace(ROOT, "a-file", {})
-
-
-def test_many_names_are_not_all_shown(project: FakeFilesystem) -> None:
-    for number in range(30):
-        project.makedirs(f"{DEFAULT}/w{number:02}")
-    with pytest.raises(SignalError, match=r"w18, and 11 more\)$"):
-        targets.workspace(ROOT, "gamma", {})
-
-
-def test_where_there_is_no_workspace_at_all_it_says_where_it_looked(project: FakeFilesystem) -> None:
-    project.rmdir(f"{DEFAULT}/my-task")
-    with pytest.raises(SignalError, match=rf"Workspace not found: x \(there is none in {DEFAULT}\)"):
-        targets.workspace(ROOT, "x", {})
 
 
 def test_a_link_that_leads_in_a_circle_does_not_hide_the_other_names(tmp_path: Path) -> None:
@@ -156,12 +108,6 @@ def test_no_name_whatever_leads_out_of_the_project(real_root: str, name: str) ->
         assert directory == real_root or directory.startswith(real_root + "/")
 
 
-def test_a_workspace_that_is_a_link_is_refused_only_if_it_leads_out(real_root: str) -> None:
-    with pytest.raises(SignalError, match="workspace escape is refused: it leads outside the project"):
-        targets.workspace(real_root, "escape", {})
-    assert targets.workspace(real_root, "inside", {}).directory == real_root
-
-
 def test_a_directory_whose_name_only_begins_like_the_projects_is_outside(tmp_path: Path) -> None:
     (tmp_path / "project" / ".swissarmyhammer" / "workspaces").mkdir(parents=True)
     (tmp_path / "project-evil").mkdir()
@@ -177,19 +123,6 @@ def test_a_run_is_found_by_its_id_and_only_where_it_has_a_directory(real_root: s
         targets.run(real_root, "1" * 26)
     with pytest.raises(SignalError, match=r"Run not found: '\.\.'"):
         targets.run(real_root, "..")
-
-
-def test_a_project_without_runs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SignalError, match="no run has a directory in"):
-        targets.run(str(tmp_path), "0" * 26)
-
-
-def test_the_projects_directory_is_made_for_writing_and_only_then(tmp_path: Path) -> None:
-    assert targets.project(str(tmp_path), make=False).directory == f"{tmp_path}/.swissarmyhammer"
-    assert os.listdir(tmp_path) == []
-    target = targets.project(str(tmp_path))
-    assert (target.scope, target.name) == ("project", str(tmp_path))
-    assert os.path.isdir(target.directory)
 
 
 def test_a_projects_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

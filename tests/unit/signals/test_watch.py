@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import pytest
@@ -13,9 +12,6 @@ import pytest
 from sidecar.signals import watch
 from sidecar.signals.inotify import Inotify
 from sidecar.signals.watch import Polling, Watcher, source_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -52,30 +48,6 @@ def test_the_setting_chooses_the_source(setting: str) -> None:
     expected = {"auto": "Inotify", "inotify": "Inotify", "watchdog": "Portable", "polling": "Polling"}
     assert type(source).__name__ == expected[setting]
     source.close()
-
-
-def test_a_signal_that_is_there_already_is_told_before_add_returns(tmp_path: Path) -> None:
-    (tmp_path / ".abort").touch()
-    watcher, first, second = Watcher(Polling(), no_report), list[str](), list[str]()
-    watcher.add(str(tmp_path), first.append)
-    assert first == [str(tmp_path)]
-    watcher.add(str(tmp_path), second.append)
-    assert (first, second) == ([str(tmp_path)], [str(tmp_path)])
-
-
-def test_a_directory_without_signals_is_not_told(tmp_path: Path) -> None:
-    watcher, told = Watcher(Polling(), no_report), list[str]()
-    watcher.add(str(tmp_path), told.append)
-    watcher.add(str(tmp_path / "missing"), told.append)
-    assert told == []
-
-
-def test_what_a_crashed_sidecar_left_aside_is_put_back_on_add(tmp_path: Path) -> None:
-    (tmp_path / ".stop.taken").write_text("why")
-    watcher, told = Watcher(Polling(), no_report), list[str]()
-    watcher.add(str(tmp_path), told.append)
-    assert told == [str(tmp_path)]
-    assert (tmp_path / ".stop").read_text() == "why"
 
 
 @pytest.mark.anyio
@@ -136,22 +108,6 @@ async def test_a_subscriber_that_leaves_while_another_joins_does_not_take_the_di
     await ticks(watcher, told, 2)
 
 
-@pytest.mark.anyio
-async def test_subscribers_of_one_directory_come_and_go_independently(tmp_path: Path) -> None:
-    stays, goes = list[str](), list[str]()
-    watcher = Watcher(Polling(), no_report, tick_s=0.01)
-    on_change = goes.append
-    watcher.add(str(tmp_path), on_change)
-    watcher.add(f"{tmp_path}/", stays.append)
-    watcher.discard(str(tmp_path), on_change)
-    watcher.discard(str(tmp_path), on_change)
-    watcher.discard(str(tmp_path / "never added"), on_change)
-    (tmp_path / ".stop").touch()
-    await ticks(watcher, stays)
-    assert stays == [str(tmp_path)]
-    assert goes == []
-
-
 @linux
 def test_a_watch_is_held_for_as_long_as_somebody_needs_it(source: Inotify, tmp_path: Path) -> None:
     watcher, on_change = Watcher(source, no_report), list[str]().append
@@ -168,44 +124,6 @@ def test_a_watch_is_held_for_as_long_as_somebody_needs_it(source: Inotify, tmp_p
     watcher.discard(str(tmp_path / "a" / "c"), on_change)
     assert watches(source) == 0
     assert set(source.names) == {b".stop", b".abort"}
-
-
-class Full(Inotify):
-    """An inotify that is at its limit for as long as it is told so."""
-
-    full = True
-
-    def arm(self, directory: str) -> bool:
-        if self.full:
-            raise OSError(errno.ENOSPC, "the limit is reached")
-        return super().arm(directory)
-
-
-@linux
-@pytest.mark.anyio
-async def test_what_cannot_be_armed_is_polled_reported_once_and_armed_when_that_becomes_possible(
-    tmp_path: Path,
-) -> None:
-    source, reports, told = Full(), list[str](), list[str]()
-    watcher = Watcher(source, reports.append, tick_s=0.01)
-    for name in "abc":
-        (tmp_path / name).mkdir()
-        watcher.add(str(tmp_path / name), told.append)
-    assert len(reports) == 1
-    assert "the limit is reached" in reports[0]
-    assert watcher.polled == [str(tmp_path / name) for name in "abc"]
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(watcher.run)
-        (tmp_path / "b" / ".stop").touch()
-        with anyio.fail_after(30):
-            while not told:  # noqa: ASYNC110 -- told by a plain callback
-                await anyio.sleep(0.005)
-            source.full = False
-            while watcher.polled:  # noqa: ASYNC110 -- nothing announces this
-                await anyio.sleep(0.005)
-        assert watches(source) == 3
-        tasks.cancel_scope.cancel()
-    assert len(reports) == 1
 
 
 class Deaf(Polling):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from watchdog.events import DirDeletedEvent, FileCreatedEvent
 
 from sidecar.signals.watchdog_source import Portable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -53,17 +50,6 @@ def test_an_event_that_cannot_be_understood_ends_no_thread_and_renews_the_watch(
     (watched,) = source._watched.values()
     watched.dispatch(FileCreatedEvent(object()))  # type: ignore[arg-type]
     assert source.drain() == {(str(tmp_path), b"")}
-
-
-def test_arming_again_what_is_armed_keeps_its_thread(source: Portable, tmp_path: Path) -> None:
-    source.arm(str(tmp_path))
-    (emitter,) = source._observer.emitters
-    source.arm(str(tmp_path))
-    assert set(source._observer.emitters) == {emitter}
-    source.disarm(str(tmp_path))
-    source.disarm(str(tmp_path))
-    assert not source._observer.emitters
-    assert not emitter.is_alive()
 
 
 def test_only_wanted_names_are_hinted(source: Portable, tmp_path: Path) -> None:

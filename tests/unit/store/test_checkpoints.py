@@ -33,7 +33,7 @@ def test_the_last_one_comes_back_as_saved_and_two_are_kept(database: Database, r
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=60,
+    max_leaves=20,
 )
 
 
@@ -46,21 +46,9 @@ def test_any_json_comes_back_as_it_was(value: Any, tmp_path_factory: pytest.Temp
         assert content(Checkpoints(database), "R") == value
 
 
-def test_keys_that_are_not_text_become_text_as_json_has_it(database: Database, run_id: str) -> None:
-    checkpoints = Checkpoints(database)
-    checkpoints.save(run_id, {1: "x", None: (1, 2)})
-    assert content(checkpoints, run_id) == {"1": "x", "null": [1, 2]}
-
-
 def test_a_checkpoint_that_was_changed_behind_our_back_is_damage(database: Database, run_id: str) -> None:
     Checkpoints(database).save(run_id, {"cursor": 1})
     with database.transaction():
         database.execute("UPDATE checkpoints SET content = x'00'")
     with pytest.raises(StoreError, match="is damaged"):
         Checkpoints(database).last(run_id)
-
-
-def test_a_checkpoint_belongs_to_a_run(database: Database) -> None:
-    with pytest.raises(StoreError) as refused:
-        Checkpoints(database).save("nobody", {})
-    assert refused.value.kind == "missing"

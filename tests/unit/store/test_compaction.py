@@ -80,12 +80,6 @@ def test_a_run_that_can_be_resumed_stays_while_it_is_young_however_many_are_newe
     assert left(journal) == ["R4", "R3", "resumable"]
 
 
-def test_a_clock_that_jumped_back_deletes_nothing(journal: Journal, database: Database, clock: Any) -> None:
-    ended(journal, "R", "stopped")
-    clock.now -= 1_000_000
-    assert compact(database, KEEP) == []
-
-
 def test_everything_that_a_run_had_goes_with_it_except_agents_that_may_be_alive(
     journal: Journal, database: Database, run_id: str
 ) -> None:

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sidecar.errors import StoreError
-from sidecar.store.db import Database, open_database
+from sidecar.store.db import Database
 from sidecar.store.journal import Journal
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def kinds(journal: Journal, run_id: str) -> list[str]:
     return [event.kind for event in journal.events(run_id)]
-
-
-def test_the_database_of_a_project_is_made_with_its_directory_and_only_its_owner_reads_it(tmp_path: Path) -> None:
-    open_database(str(tmp_path)).close()
-    path = tmp_path / ".swissarmyhammer" / "sidecar.db"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_it_logs_ahead_and_syncs_fully_where_it_must(database: Database) -> None:
@@ -86,12 +76,6 @@ def test_a_durable_part_is_refused_where_the_whole_is_not_durable(database: Data
     assert kinds(journal, run_id) == ["run_started", "tick"]
 
 
-def test_nothing_is_written_outside_a_transaction(database: Database, run_id: str) -> None:
-    with pytest.raises(StoreError, match="outside a transaction"):
-        database.execute("DELETE FROM events")
-    assert kinds(Journal(database), run_id) == ["run_started"]
-
-
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
 def test_a_file_that_is_removed_while_open_is_noticed(
@@ -137,14 +121,6 @@ def test_a_file_that_is_removed_during_a_durable_transaction_is_noticed(database
 
     with pytest.raises(StoreError, match="removed or replaced"):
         lost()
-
-
-def test_a_closed_database_says_so(database: Database, run_id: str) -> None:
-    database.close()
-    database.close()
-    with pytest.raises(StoreError) as refused:
-        Journal(database).append(run_id, "late")
-    assert refused.value.kind == "closed"
 
 
 def test_what_sqlite_cannot_keep_is_refused(database: Database, run_id: str) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from sidecar.errors import StoreError
 from sidecar.store.db import Database
 from sidecar.store.journal import Handout, Handouts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -42,13 +39,3 @@ def test_one_step_is_never_in_two_hands(hand_out: Callable[..., Handout]) -> Non
     with pytest.raises(StoreError) as refused:
         hand_out("t.1", "one")
     assert refused.value.kind == "conflict"
-
-
-def test_a_handout_that_was_changed_behind_our_back_is_damage(
-    handouts: Handouts, run_id: str, hand_out: Callable[..., Handout], database: Database
-) -> None:
-    hand_out("t.0", "one")
-    with database.transaction():
-        database.execute("UPDATE handouts SET step = '1'")
-    with pytest.raises(StoreError, match="is damaged"):
-        handouts.held(run_id, "t.0")

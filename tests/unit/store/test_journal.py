@@ -32,25 +32,6 @@ def test_a_run_is_read_back_as_it_was_created(journal: Journal) -> None:
     assert journal.definition("A") == "name: x\n"
 
 
-def test_a_run_that_nobody_knows_is_missing(journal: Journal) -> None:
-    for attempt in (
-        lambda: journal.run("X"),
-        lambda: journal.append("X", "event"),
-        lambda: journal.definition("X"),
-        lambda: journal.begin("X"),
-        lambda: journal.take_signal("X", "S", "stop"),
-    ):
-        with pytest.raises(StoreError) as refused:
-            attempt()
-        assert refused.value.kind == "missing"
-
-
-def test_a_run_id_is_used_once(journal: Journal, run_id: str) -> None:
-    with pytest.raises(StoreError) as refused:
-        journal.create(run_id, "other", definition="", inputs={})
-    assert refused.value.kind == "conflict"
-
-
 def test_events_come_back_in_order_behind_a_sequence_number(journal: Journal, run_id: str) -> None:
     for number in range(5):
         journal.append(run_id, "tick", {"number": number})
@@ -58,13 +39,6 @@ def test_events_come_back_in_order_behind_a_sequence_number(journal: Journal, ru
     assert [event.data for event in journal.events(run_id, after=4)] == [{"number": 3}, {"number": 4}]
     assert [event.seq for event in journal.events(run_id, after=1, limit=2)] == [2, 3]
     assert journal.events(run_id, after=6) == []
-
-
-def test_the_order_does_not_depend_on_the_clock(journal: Journal, run_id: str, database: Database) -> None:
-    for now in (5.0, 1.0, 3.0):
-        database.clock = lambda now=now: now  # type: ignore[misc]
-        journal.append(run_id, "tick", {"now": now})
-    assert [event.data["now"] for event in journal.events(run_id, after=1)] == [5.0, 1.0, 3.0]
 
 
 @pytest.mark.parametrize("status", ["paused", "failed", "aborted", "stopped", "interrupted"])
@@ -85,18 +59,6 @@ def test_each_start_has_one_end_and_then_the_next_may_begin(journal: Journal, ru
     ends = [(event.start, event.data["status"]) for event in journal.events(run_id) if event.closes]
     assert ends == [(1, status), (2, "completed")]
     assert [event.kind for event in journal.events(run_id)] == ["run_started", "run_ended", "run_resumed", "run_ended"]
-
-
-def test_the_next_start_waits_for_the_end_of_the_one_before(journal: Journal, run_id: str) -> None:
-    with pytest.raises(StoreError, match="the start before has not ended yet"):
-        journal.begin(run_id)
-    assert journal.run(run_id).start == 1
-
-
-def test_a_completed_run_is_not_started_again(journal: Journal, run_id: str) -> None:
-    journal.end(run_id, "completed")
-    with pytest.raises(StoreError, match="a completed run is not started again"):
-        journal.begin(run_id)
 
 
 def test_the_newest_events_of_a_kind_come_first_however_many_others_there_are(journal: Journal, run_id: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from sidecar.errors import StoreError
 from sidecar.store import schema
 from sidecar.store.db import Database
 from sidecar.store.journal import Journal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def set_version(path: str, version: int) -> None:

@@ -14,16 +14,6 @@ def steps(database: Database) -> Steps:
     return Steps(database)
 
 
-def test_a_step_is_begun_completed_and_read_back(steps: Steps, run_id: str) -> None:
-    assert steps.begin(run_id, "build") == 1
-    steps.complete(run_id, "build", 1, {"exit_code": 0})
-    (step,) = steps.steps(run_id)
-    assert (step.key, step.attempt, step.status) == ("build", 1, "completed")
-    assert step.outcome == {"exit_code": 0}
-    assert steps.last(run_id, "build") == step
-    assert steps.last(run_id, "other") is None
-
-
 def test_a_completed_step_is_never_begun_or_completed_again(steps: Steps, run_id: str) -> None:
     steps.complete(run_id, "build", steps.begin(run_id, "build"), "first")
     for again in (
@@ -85,15 +75,6 @@ def test_a_step_in_flight_when_its_owner_died_is_begun_again_and_the_late_result
         ("interrupted", None),
         ("completed", "right"),
     ]
-
-
-def test_what_was_never_begun_cannot_be_completed(steps: Steps, run_id: str) -> None:
-    with pytest.raises(StoreError, match="never begun") as refused:
-        steps.complete(run_id, "build", 1)
-    assert refused.value.kind == "missing"
-    with pytest.raises(StoreError) as refused:
-        steps.begin("no such run", "build")
-    assert refused.value.kind == "missing"
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.errors import StoreError
+from sidecar.store.db import Database
 from sidecar.store.journal import Transformations
-
-if TYPE_CHECKING:
-    from sidecar.store.db import Database
 
 
 def traces(*outputs: int, field: str = "n", applied: bool = True) -> list[dict[str, Any]]:
