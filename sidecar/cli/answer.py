@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Answer the question that a paused run waits for, and go on with it.",
         epilog="Exit code: as of `sidecar flow run`; 2 for an answer that is not taken.",
     )
-    parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
+    parser.add_argument("run", metavar="RUN", help="its id, a part of it, `last`, or its workspace")
     parser.add_argument("value", metavar="VALUE", help="the answer, read as the question's type")
     parser.add_argument("-q", "--quiet", action="store_true", help="print the result only")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")

@@ -22,7 +22,9 @@ def main(arguments: list[str], project: str | None) -> int:
     from sidecar.service import status  # noqa: PLC0415 - SQLite
 
     root = layout.find_root(project, os.environ)
-    with status.journal_with(root, options.run) as (database, run):
+    with status.journal_with(root, options.run, status.to_look_at) as (database, run):
+        if options.run is None:
+            print(f"sidecar: run {run.run_id} ({run.workflow})", file=sys.stderr)
         of_agent = options.agent is not None
         show: _Shown = _JsonLines() if options.json and of_agent else _AsItCame()
         news = status.log_reader(database, root, run, agent=options.agent, events=options.json and not of_agent)
@@ -41,7 +43,9 @@ def main(arguments: list[str], project: str | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sidecar logs", description="What happened in a run, one line an event.")
-    parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
+    default = "the only live run, else the newest"
+    named = "its id, a part of it, `last`, or its workspace"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=f"{named} (default: {default})")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     parser.add_argument("--agent", metavar="N", type=int, help="what its N-th process printed")
     parser.add_argument("--json", action="store_true", help="events, or the lines of a process, as lines of JSON")

@@ -17,7 +17,7 @@ def main(arguments: list[str], project: str | None) -> int:
         prog="sidecar redirect",
         description="Tell the agents of a live run something: the step that they are at is done again, with the text.",
     )
-    parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
+    parser.add_argument("run", metavar="RUN", help="its id, a part of it, `last`, or its workspace")
     parser.add_argument("text", metavar="TEXT", help="what to say")
     options = parser.parse_args(arguments)
     from sidecar.engine import redirects  # noqa: PLC0415 - SQLite

@@ -23,11 +23,13 @@ def main(arguments: list[str], project_option: str | None) -> int:
     from sidecar.cli import detaching, executing  # noqa: PLC0415 - everything that executes a run
     from sidecar.engine import approval  # noqa: PLC0415
     from sidecar.service import project as projects  # noqa: PLC0415
-    from sidecar.service.status import journal_with  # noqa: PLC0415
+    from sidecar.service.status import journal_with, to_resume  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
 
     project = projects.here(project_option)
-    with journal_with(project.root, options.run) as (database, run):
+    with journal_with(project.root, options.run, to_resume) as (database, run):
+        if options.run is None:
+            _remark(f"run {run.run_id} ({run.workflow})")
         journal = Journal_(database)
         if run.status != "completed":
             refuse_busy(project, run)
@@ -128,7 +130,9 @@ def _parser() -> argparse.ArgumentParser:
         "is not done again.",
         epilog="Exit code: as of `sidecar flow run`.",
     )
-    parser.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
+    default = "the newest that can be resumed and that no agent drives"
+    named = "its id, a part of it, `last`, or its workspace"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=f"{named} (default: {default})")
     parser.add_argument("-q", "--quiet", action="store_true", help="print the result only")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--json-events", action="store_true", help="print every event as a line of JSON")

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sidecar status", description="The runs of the project, newest first, or everything about one of them."
     )
-    parser.add_argument("run", metavar="RUN", nargs="?", help="its id, or the beginning of it")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="its id, a part of it, `last`, or its workspace")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--watch", action="store_true", help="look again every second: at one run until it ends")
     how_many = parser.add_mutually_exclusive_group()
@@ -101,8 +101,12 @@ def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
     from sidecar.service.status import describe, journal_with  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
 
+    meant = text
+
     def look() -> tuple[dict[str, Any], bool]:
-        with journal_with(root, text) as (database, run):
+        nonlocal meant
+        with journal_with(root, meant) as (database, run):
+            meant = run.run_id  # the same one again, though a newer one may be the last by then
             found = describe(database, root, run.run_id)
             events = Journal(database).events(run.run_id)
         lines = [run_log.line(event) for event in events[-40:]]  # type: ignore[arg-type]

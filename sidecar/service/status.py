@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar import layout
 from sidecar.errors import InputError, NotFound
 from sidecar.model import events as kinds
-from sidecar.signals import files, run_lock
+from sidecar.signals import files, run_lock, targets
 from sidecar.store.db import NAME, open_database
 from sidecar.store.journal import Agents, Journal
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _STARTS_AND_GATES = (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.GATE)
 _AGENT = ("pid", "name", "step", "log")  # of the event of its start
-_SHORTEST = 4  # of a text that means a run
+_SHORTEST = 4  # part of an id that means a run
+_LAST = "last"
+_NO_RUN = "there is no run to take where none is named"
 _SHOWN = 5
 # SQLite tells nobody that something was written, and the writer may be any process.
 _LOOK_S = 0.1
@@ -155,28 +157,62 @@ def journal_of(root: str) -> Iterator[Database | None]:
 
 
 @contextmanager
-def journal_with(root: str, text: str) -> Iterator[tuple[Database, StoredRun]]:
-    """The database, and the run that a text names. NotFound, or InputError where it could be several."""
+def journal_with(
+    root: str, text: str | None, default: Callable[[Journal, str], StoredRun | None] | None = None
+) -> Iterator[tuple[Database, StoredRun]]:
+    """The database, and the run that a text names, or without one the run that `default` takes. NotFound, or
+    InputError where it could be several."""
     with journal_of(root) as database:
         if database is None:
-            raise NotFound(f"no such run: {text}; no run has been started in {root}")
-        yield database, find(Journal(database), text)
+            raise NotFound(f"{_NO_RUN if text is None else f'no such run: {text}'}; no run has been started in {root}")
+        journal = Journal(database)
+        if text is not None:
+            yield database, find(journal, root, text)
+            return
+        run = default(journal, root) if default is not None else None
+        if run is None:
+            raise NotFound(f"{_NO_RUN}; `sidecar status` lists the runs of {root}")
+        yield database, run
 
 
-def find(journal: Journal, text: str) -> StoredRun:
-    """The run whose id is this, or begins so. NotFound, or InputError where it could be several."""
-    wanted = text.upper()
-    runs = journal.runs()
-    found = [run for run in runs if run.run_id == wanted] or [run for run in runs if run.run_id.startswith(wanted)]
-    if len(wanted) < _SHORTEST:
-        raise InputError(f"{text!r} is too short for a run: its id, or at least its first {_SHORTEST} characters")
-    if not found:
+def find(journal: Journal, root: str, text: str) -> StoredRun:
+    """The run that a text names: by its id, as the `last` one, by its workspace, or by a part of its id."""
+    found = journal.find(text.upper())
+    if found is None and text == _LAST:
+        found = next(iter(journal.runs(limit=1)), None)
+    if found is None and layout.is_name(text):
+        directory = os.path.realpath(os.path.join(targets.workspaces_directory(root, os.environ), text))
+        found = next(iter(journal.runs(workspace=directory, limit=1)), None)
+    if found is not None:
+        return found
+    if len(text) < _SHORTEST:
+        raise InputError(
+            f"{text!r} is too short for a run: give its id, {_SHORTEST} or more characters of its beginning or end, "
+            f"the name of its workspace, or {_LAST!r}"
+        )
+    run_ids = journal.ids_like(text.upper())
+    if not run_ids:
         raise NotFound(f"no such run: {text}; `sidecar status` lists them")
-    if len(found) > 1:
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        named = ", ".join(run.run_id for run in found[:_SHOWN])
-        raise InputError(f"{text!r} is the beginning of {len(found)} runs: {named}{more}")
-    return found[0]
+    if len(run_ids) > 1:
+        more = f" and {len(run_ids) - _SHOWN} more" if len(run_ids) > _SHOWN else ""
+        raise InputError(f"{text!r} could be any of {len(run_ids)} runs: {', '.join(run_ids[:_SHOWN])}{more}")
+    return journal.run(run_ids[0])
+
+
+def to_look_at(journal: Journal, root: str) -> StoredRun | None:
+    """Which run is looked at where none is named: the only one that is live, else the newest."""
+    live = run_lock.live_runs(root)
+    if len(live) == 1:
+        return journal.find(live[0])
+    return next(iter(journal.runs(limit=1)), None)
+
+
+def to_resume(journal: Journal, root: str) -> StoredRun | None:
+    """Which run is resumed where none is named: the newest that can be and is not agent-driven."""
+    for run_id in journal.ids_not_completed(driver="server"):
+        if not run_lock.is_live(root, run_id):
+            return journal.run(run_id)
+    return None
 
 
 # --- a run as it goes on

@@ -256,6 +256,19 @@ class Journal:
         most = _NO_LIMIT if limit is None else limit
         return self._db.select(_RUNS, f"{where} ORDER BY number DESC LIMIT ?", (*values, most))
 
+    def ids_like(self, part: str) -> list[str]:
+        """The ids that begin or end so, newest first."""
+        where = "substr(run_id, 1, length(?1)) = ?1 OR substr(run_id, -length(?1)) = ?1"
+        return self._ids(where, part)
+
+    def ids_not_completed(self, *, driver: str) -> list[str]:
+        """Those of the runs with this driver that can be resumed, newest first."""
+        return self._ids("status != 'completed' AND driver = ?", driver)
+
+    def _ids(self, where: str, *values: str) -> list[str]:
+        rows = self._db.rows(f"SELECT run_id FROM runs WHERE {where} ORDER BY number DESC", values)  # noqa: S608
+        return [run_id for (run_id,) in rows]
+
     def summaries(self, *, run_id: str | None = None, limit: int | None = None) -> list[RunSummary]:
         """What a list shows, newest first, in one query; of one run, where one is given."""
         if run_id is not None:

@@ -72,3 +72,41 @@ def test_watching_one_run_ends_with_it(flows: Project) -> None:
     assert flows.finished(watching)[0] == 0
     seen = [json.loads(line)["runs"][0]["status"] for line in flows.lines("watched")]
     assert (seen[0], seen[-1]) == ("running", "completed")
+
+
+def test_a_run_is_named_by_its_id_a_part_of_it_its_workspace_or_as_the_last(flows: Project) -> None:
+    flows.workflow("echoing", {"id": "one", "type": "shell_command", "command": "true"})
+    (flows.state / "workspaces" / "mine").mkdir(parents=True)
+    run_ids = []
+    for workspace in ("mine", "mine", None):
+        named = ["--workspace", workspace] if workspace else []
+        run_ids.append(flows.json("flow", "run", "echoing", "--json", *named)["run_id"])
+
+    def shown(text: str) -> str:
+        found: str = flows.json("status", text, "--json")["runs"][0]["run_id"]
+        return found
+
+    assert shown(run_ids[0]) == shown(run_ids[0].lower()) == shown(run_ids[0][-8:]) == run_ids[0]
+    assert (shown("mine"), shown("last")) == (run_ids[1], run_ids[2])
+    both = flows.output("status", run_ids[0][:4], code=2)
+    assert run_ids[0] in both
+    assert run_ids[1] in both
+
+
+def test_without_a_run_logs_take_the_live_one_and_resume_the_newest_that_can_be_resumed(flows: Project) -> None:
+    flows.workflow("failing", {"id": "one", "type": "shell_command", "command": "test -e go"})
+    flows.workflow("slow", {"id": "one", "type": "shell_command", "command": "until test -e go; do sleep 0.05; done"})
+    flows.workflow("echoing", {"id": "one", "type": "shell_command", "command": "true"})
+    assert "no run has been started" in flows.output("logs", code=2)
+    failed = flows.json("flow", "run", "failing", "--json", code=2)["run_id"]
+    slow = flows.detached("slow")
+    completed = flows.json("flow", "run", "echoing", "--json")["run_id"]
+    assert f"run {slow} (slow)" in flows.run("logs")[2]
+    flows.touch("go")
+    flows.until_status(slow, "completed")
+    assert f"run {completed} (echoing)" in flows.run("logs")[2]
+    code, out, err = flows.run("resume", "-q")
+    assert (code, f"run {failed} (failing)" in err) == (0, True)
+    assert out.startswith(f"completed {failed}")
+    assert "there is no run to take" in flows.output("resume", code=2)
+    assert "too short" in flows.output("answer", "01", "x", code=2)
