@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.display.person import TerminalPerson
-from sidecar.display.seat import Seat
+from sidecar.display.person import Seat, TerminalPerson
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import InputError

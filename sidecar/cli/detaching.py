@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from sidecar.cli.executing import CODES, unused
-from sidecar.display.cells import clean
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import events as kinds
 from sidecar.service import handing_over
 from sidecar.service.status import describe, journal_with
 from sidecar.store.journal import OPEN, Journal
+from sidecar.text import clean
 
 if TYPE_CHECKING:
     from sidecar.cli.executing import Manner

@@ -13,10 +13,8 @@ import anyio
 from sidecar import layout
 from sidecar.cli import showing
 from sidecar.cli.outlet import Outlet
-from sidecar.display.cells import clean
-from sidecar.display.person import TerminalPerson
-from sidecar.display.plain import PlainLines
-from sidecar.display.seat import Seat
+from sidecar.display.lines import PlainLines
+from sidecar.display.person import Seat, TerminalPerson
 from sidecar.engine.boundary import Ending
 from sidecar.engine.owner import Owner
 from sidecar.engine.replay import load
@@ -28,6 +26,7 @@ from sidecar.notify.observing import observing
 from sidecar.notify.telling import telling
 from sidecar.service import keeping, last_turn
 from sidecar.service.status import as_json, describe, event_as_json, messages
+from sidecar.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from sidecar.catalog.workflows import Definition
-    from sidecar.display.live import Panel
+    from sidecar.display.panel import Panel
     from sidecar.engine.server_driven import ServerDriven
     from sidecar.engine.steps.context import AskablePerson
     from sidecar.service.project import Project

@@ -8,8 +8,7 @@ import os
 import sys
 
 from sidecar import layout
-from sidecar.cli.fitting import fitted
-from sidecar.text import printable
+from sidecar.text import printable, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +81,6 @@ def _print_table(things: str, rows: list[dict[str, Any]], *, verbose: bool) -> N
     for row in rows:
         columns = " ".join(f"{row[name]:<8}" for name in _COLUMNS if name in row)
         line = printable(f"{row['name']:<{width}}  {columns} {row['description']}").rstrip()
-        print(fitted(line, width + len(columns) + 3))
+        print(wrapped(line, width + len(columns) + 3))
         for parameter in row["parameters"] if verbose else ():
-            print(fitted(printable(f"{'':<{width}}  {parameter_line(parameter)}").rstrip(), width + 4))
+            print(wrapped(printable(f"{'':<{width}}  {parameter_line(parameter)}").rstrip(), width + 4))

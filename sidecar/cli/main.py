@@ -11,8 +11,8 @@ from importlib import import_module
 from sidecar import __version__, layout
 from sidecar.cli import shortcuts
 from sidecar.cli.commands import COMMANDS, TAKEN
-from sidecar.cli.fitting import fitted
 from sidecar.errors import REPORTED, SidecarError
+from sidecar.text import wrapped
 
 FAILED, INTERRUPTED = 2, 130  # failed: bad usage, too
 
@@ -78,7 +78,7 @@ def _meant(word: str, arguments: list[str], project: str | None) -> tuple[str, l
 
 def _epilog(project: str | None) -> str:
     width = max(map(len, COMMANDS))
-    told = ["commands:", *(fitted(f"  {name:<{width}}  {purpose}", width + 4) for name, purpose in COMMANDS.items())]
+    told = ["commands:", *(wrapped(f"  {name:<{width}}  {purpose}", width + 4) for name, purpose in COMMANDS.items())]
     try:
         told += shortcuts.help_lines(layout.find_root(project, os.environ), TAKEN)
     except SidecarError as error:  # no project to have any

@@ -6,9 +6,8 @@ Standard library only, and little of it: help and shell completion come through 
 from __future__ import annotations
 
 from sidecar.catalog import naming
-from sidecar.cli.fitting import fitted
 from sidecar.layout import open_at_once
-from sidecar.text import printable
+from sidecar.text import printable, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def help_lines(root: str, commands: Collection[str]) -> list[str]:
         for name, shortcut in own:
             about = description(name, places[name][1])
             told = f"{f'{about} ' if about else ''}(shortcut for '{command} run {name}')"
-            lines.append(fitted(f"  {shortcut:<{width}}  {told}", width + 4))
+            lines.append(wrapped(f"  {shortcut:<{width}}  {told}", width + 4))
     return lines
 
 

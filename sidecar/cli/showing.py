@@ -6,13 +6,13 @@ import os
 from typing import TYPE_CHECKING
 
 from sidecar.display.progress import Progress
-from sidecar.display.tty import can_show_panel
+from sidecar.display.terminal import can_show_panel
 from sidecar.service import workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sidecar.display.live import Panel
+    from sidecar.display.panel import Panel
     from sidecar.store.journal import Journal
 
 _SCREEN = 1
@@ -25,7 +25,7 @@ def is_possible(environment: Mapping[str, str]) -> bool:
 
 def panel(journal: Journal, run_id: str, *, keys: bool) -> Panel:
     """The panel of a run. `keys`: whether the key `s` is heard."""
-    from sidecar.display.live import Panel  # noqa: PLC0415 - rich, only for who sees it
+    from sidecar.display.panel import Panel  # noqa: PLC0415 - rich, only for who sees it
 
     run = journal.run(run_id)
     progress = Progress(

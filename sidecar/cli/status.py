@@ -183,7 +183,7 @@ def _needs(run: dict[str, Any]) -> list[str]:
 def _age(moment: str, now: float) -> str:
     from datetime import datetime  # noqa: PLC0415
 
-    from sidecar.display.words import duration  # noqa: PLC0415
+    from sidecar.text import duration  # noqa: PLC0415
 
     return duration(now - datetime.fromisoformat(moment).timestamp())
 

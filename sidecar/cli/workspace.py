@@ -152,7 +152,7 @@ def _row(found: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _progress(status: dict[str, Any]) -> str:
-    from sidecar.display.words import share  # noqa: PLC0415
+    from sidecar.text import share  # noqa: PLC0415
 
     if status["problem"]:
         return "unusable .status.json"
@@ -206,7 +206,7 @@ def _age(moment: str) -> str:
     import time  # noqa: PLC0415
     from datetime import datetime  # noqa: PLC0415
 
-    from sidecar.display.words import duration  # noqa: PLC0415
+    from sidecar.text import duration  # noqa: PLC0415
 
     return duration(time.time() - datetime.fromisoformat(moment).timestamp())
 

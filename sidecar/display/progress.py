@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
-from sidecar.display.crew import Crew
-from sidecar.display.fields import count, message, text
-from sidecar.display.iterations import Iterations, outermost
-from sidecar.display.tasks import Tasks
 from sidecar.model import events as kinds
 
 if TYPE_CHECKING:
@@ -18,6 +17,13 @@ if TYPE_CHECKING:
 
 _NOTES = 1000
 _STATUSES = frozenset(get_args(kinds.Status))
+_FOR_ESTIMATE = 5
+_KEPT = 100
+_LINES = 200
+_LONGEST_LINE = 2048
+_NAMES = 1000
+_REPEATED = frozenset({"message", "usage", "session_started"})  # nothing that an agent does
+State = Literal["running", "done", "failed", "again"]
 
 
 class Note(NamedTuple):
@@ -242,3 +248,332 @@ _HANDLERS: dict[str, Callable[[Progress, dict[str, Any], float], None]] = {
     kinds.GATE: Progress._gate,
     kinds.SIGNAL: Progress._signalled,
 }
+
+
+class Iterations:
+    """One loop, from its first iteration that we saw; `id` is its step's."""
+
+    def __init__(self, id: str) -> None:  # noqa: A002 - a step's id is called so everywhere
+        self.id = id
+        self.number = 0  # of the one that is under way
+        self.of: int | None = None
+        self._began_at: float | None = None
+        self._last: deque[float] = deque(maxlen=_FOR_ESTIMATE)
+        self._timed = 0
+        self._total_s = 0.0
+        self.is_over = False
+
+    def begin(self, number: int, of: int | None, at: float) -> None:
+        """An iteration begins, so the one before it is over."""
+        if number > self.number and self.number:
+            self._time(at)
+        self.number, self.of = number, self.of if of is None else of
+        self._began_at, self.is_over = at, False
+
+    def end(self, at: float) -> None:
+        """The loop is over, its last iteration complete."""
+        if self.number and not self.is_over:
+            self._time(at)
+            self.is_over = True
+
+    def interrupt(self) -> None:
+        """The time of the present iteration says nothing any more: it was cut off, or the run did not go on."""
+        self._began_at = None
+
+    @property
+    def done(self) -> int:
+        """How many are over, those before a resume included."""
+        return self.number if self.is_over else max(0, self.number - 1)
+
+    @property
+    def average_s(self) -> float | None:
+        """Over all that were timed."""
+        return self._total_s / self._timed if self._timed else None
+
+    def left_s(self, now: float) -> float | None:
+        """How long the rest takes if it goes on like the last five; None before there are five, or without an end."""
+        if self.of is None or self.is_over or len(self._last) < _FOR_ESTIMATE:
+            return None
+        each_s = sum(self._last) / len(self._last)
+        spent_s = 0.0 if self._began_at is None else max(0.0, now - self._began_at)
+        return max(0, self.of - self.done) * each_s - min(spent_s, each_s)
+
+    def _time(self, at: float) -> None:
+        if self._began_at is None:
+            return
+        took_s = max(0.0, at - self._began_at)
+        self._last.append(took_s)
+        self._total_s += took_s
+        self._timed += 1
+
+
+def outermost(key: str) -> tuple[str, int] | None:
+    """The outermost loop around a step, by the step's key, and which of its iterations that is, counted from 1."""
+    for word in key.split("/"):
+        name, bracket, index = word.rpartition("[")
+        if bracket and index.removesuffix("]").isdecimal():
+            return name, int(index.removesuffix("]")) + 1
+    return None
+
+
+@dataclass(slots=True)
+class Task:
+    """One of them."""
+
+    id: str
+    batch: str  # which execution of which `parallel_foreach`
+    began_at: float
+    state: State = "running"
+    ended_at: float | None = None
+    doing: str = ""  # its step, or what went wrong
+
+    def lasted_s(self, now: float) -> float:
+        """Until its end, or until now."""
+        return max(0.0, (now if self.ended_at is None else self.ended_at) - self.began_at)
+
+
+@dataclass(slots=True)
+class _Batch:
+    of: int | None = None
+    done: int = 0
+    failed: int = 0
+
+
+class Tasks:
+    """All tasks of a run. What is over is counted, and only the last of them are kept."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Task] = {}
+        self.ended: deque[Task] = deque(maxlen=_KEPT)
+        self._batches: dict[str, _Batch] = {}
+        self._last_batch = ""
+        self._sizes: dict[str, int] = {}  # of lists that may become batches
+
+    def expect(self, step: str, count: int) -> None:
+        """A step has so many items; if it has tasks for them, they are a batch."""
+        self._sizes[step] = count
+        while len(self._sizes) > _KEPT:  # loops have items too, and loops may be long
+            del self._sizes[next(iter(self._sizes))]
+
+    def begin(self, task_id: str, batch: str, step: str, at: float) -> None:
+        """One is started, or started again. `step` is the one that `expect` was told of."""
+        if batch not in self._batches:
+            busy = {task.batch for task in self.running.values()}
+            self._batches = {key: known for key, known in self._batches.items() if key in busy}
+            self._batches[batch] = _Batch(self._sizes.pop(step, None))
+            # Rows of an earlier batch would have the same ids.
+            self.ended = deque((task for task in self.ended if task.batch in busy), maxlen=_KEPT)
+        self._last_batch = batch
+        self.running[task_id] = Task(task_id, batch, at)
+
+    def end(self, task_id: str, at: float, error: str | None, *, again: bool) -> None:
+        """One is over."""
+        task = self.running.pop(task_id, None)
+        if task is None:
+            return
+        task.state = ("again" if again else "failed") if error is not None else "done"
+        task.ended_at, task.doing = at, error or ""
+        batch = self._batches[task.batch]
+        batch.done += task.state == "done"
+        batch.failed += task.state == "failed"
+        self.ended.append(task)
+
+    def forget_running(self) -> None:
+        """The run begins anew: whatever was under way is not."""
+        self.running.clear()
+
+    def count(self) -> tuple[int, int, int | None]:
+        """Of the batches that are under way (else the last one): how many are over, failed, and there are at all."""
+        busy = {task.batch for task in self.running.values()} or {self._last_batch}
+        batches = [batch for key, batch in self._batches.items() if key in busy]
+        sizes = [batch.of for batch in batches]
+        of = None if None in sizes else sum(size for size in sizes if size is not None)
+        failed = sum(batch.failed for batch in batches)
+        return sum(batch.done for batch in batches) + failed, failed, of
+
+    def rows(self, most: int) -> list[Task]:
+        """The ones to show: what runs, then what ended last."""
+        running = list(islice(self.running.values(), most))
+        return running + list(islice(reversed(self.ended), max(0, most - len(running))))
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+
+@dataclass(slots=True)
+class Agent:
+    """A process that works for the run."""
+
+    id: str
+    name: str
+    pid: int | None
+    began_at: float
+    step: str = ""
+    task: str | None = None
+    doing: str = ""
+    cost_usd: float | None = None  # as far as it has told
+    tokens: int = 0
+
+
+class Line(NamedTuple):
+    """Something that an agent printed, as it came."""
+
+    source: str  # the task, where there is one, else the agent
+    stream: str
+    text: str
+
+
+class Crew:
+    """All of them. Each method takes the data of an event, and when it happened."""
+
+    def __init__(self) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.lines: deque[Line] = deque(maxlen=_LINES)
+        self._names: dict[str, str] = {}  # of whoever may have said one of the lines
+        self._cost_usd: float | None = None  # of what is settled, as the tokens
+        self._tokens = 0
+        self._unsettled: dict[str, Agent] = {}  # by step: ended, and the last word about its cost is still to come
+
+    @property
+    def cost_usd(self) -> float | None:
+        """So far, where any agent tells it."""
+        told = [agent.cost_usd for agent in self._telling() if agent.cost_usd is not None]
+        return (self._cost_usd or 0.0) + sum(told) if told or self._cost_usd is not None else None
+
+    @property
+    def tokens(self) -> int:
+        """So far."""
+        return self._tokens + sum(agent.tokens for agent in self._telling())
+
+    def _telling(self) -> list[Agent]:
+        return [*self.agents.values(), *self._unsettled.values()]
+
+    def began(self, data: dict[str, Any], at: float) -> None:
+        """One is started."""
+        agent_id = text(data.get("agent_id"))
+        name, task = text(data.get("name")) or agent_id, text(data.get("task")) or None
+        pid = count(data.get("pid")) or None
+        self.agents[agent_id] = Agent(agent_id, name, pid, at, text(data.get("step")), task)
+        self._names.pop(agent_id, None)
+        self._names[agent_id] = task or name
+        while len(self._names) > _NAMES:
+            del self._names[next(iter(self._names))]
+
+    def ended(self, data: dict[str, Any], _at: float) -> None:
+        """One is over."""
+        agent_id = text(data.get("agent_id"))
+        agent = self.agents.pop(agent_id, None)
+        if agent is not None and (agent.tokens or agent.cost_usd is not None):
+            self._unsettled[agent.step] = agent
+
+    def dismiss(self) -> None:
+        """The run is over, or begins anew: none of them lives."""
+        for agent_id in list(self.agents):
+            self.ended({"agent_id": agent_id}, 0.0)
+
+    def spent(self, data: dict[str, Any], _at: float) -> None:
+        """The last word about what an agent told of its cost while it worked."""
+        step = text(data.get("step"))
+        self._unsettled.pop(step, None)
+        for agent in self.agents.values():
+            if agent.step == step:
+                agent.cost_usd, agent.tokens = None, 0
+        usd = cost(data.get("cost_usd"))
+        if usd is not None:
+            self._cost_usd = (self._cost_usd or 0.0) + usd
+        self._tokens += tokens(data.get("tokens"))
+
+    def acted(self, data: dict[str, Any], _at: float) -> None:
+        """One tells what it does."""
+        agent_id = text(data.get("agent_id"))
+        self._show(agent_id, "stdout", said(data))
+        agent = self.agents.get(agent_id)
+        if agent is not None:
+            now = doing(data)
+            agent.doing = agent.doing if now is None else now
+            agent.cost_usd = cost(data.get("cost_usd"), agent.cost_usd)
+            agent.tokens = tokens(data.get("tokens")) or agent.tokens
+
+    def said(self, data: dict[str, Any], _at: float) -> None:
+        """One has printed something."""
+        lines = data.get("lines")
+        if isinstance(lines, list):
+            # Only the last ones: a flood has to cost nothing.
+            shown = printed({**data, "lines": [text(line)[:_LONGEST_LINE] for line in lines[-_LINES:]]})
+            self._show(text(data.get("agent_id")), text(data.get("stream")), shown)
+
+    def _show(self, agent_id: str, stream: str, lines: list[str]) -> None:
+        source = self._names.get(agent_id, agent_id)
+        self.lines.extend(Line(source, stream, line) for line in lines[-_LINES:])
+
+
+def printed(data: dict[str, Any]) -> list[str]:
+    """What is to be shown of the lines that an agent printed: objects only where they are meant for people."""
+    lines = data.get("lines")
+    if not isinstance(lines, list):
+        return []
+    texts = list(map(str, lines))
+    return [line for line in texts if not line.lstrip().startswith("{")] if data.get("json") else texts
+
+
+def said(data: dict[str, Any]) -> list[str]:
+    """What an agent said by an activity, where that does not only repeat what it printed."""
+    is_new = data.get("json") and data.get("activity") == "message"
+    return str(data.get("text") or "").splitlines() if is_new else []
+
+
+def doing(data: dict[str, Any]) -> str | None:
+    """What an activity says that the agent does now: empty for nothing in particular, None where it says nothing."""
+    activity = data.get("activity")
+    if activity in ("tool_ended", "resumed"):
+        return ""
+    if activity in _REPEATED:
+        return None
+    if activity == "tool_started":
+        return str(data.get("name") or "")
+    if activity == "waiting":
+        return _waits(data)
+    if activity == "denied":
+        return f"not permitted: {data.get('name')}"
+    if activity == "failed":
+        return str(data.get("message") or "failed")
+    text = data.get("text")
+    return None if text is None else str(text)
+
+
+def _waits(data: dict[str, Any]) -> str:
+    until = data.get("until")
+    what = str(data.get("what") or "something").replace("_", " ")
+    if not isinstance(until, (int, float)):
+        return f"waits: {what}"
+    try:
+        return f"waits: {what}, until {time.strftime('%H:%M', time.localtime(until))}"
+    except (ValueError, OverflowError, OSError):  # no moment that a clock knows
+        return f"waits: {what}"
+
+
+def text(value: object) -> str:
+    """Empty for nothing."""
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def count(value: object) -> int:
+    """0 for whatever counts nothing."""
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def cost(told: object, known: float | None = None) -> float | None:
+    """In dollars; what was known where nothing is told."""
+    return float(told) if isinstance(told, (int, float)) else known
+
+
+def tokens(told: object) -> int:
+    """A total, or its parts; what came from a cache is part of the input."""
+    if isinstance(told, dict):
+        return count(told.get("input")) + count(told.get("output"))
+    return count(told)
+
+
+def message(error: object) -> str:
+    """An error of a step or a task in words."""
+    return text(error.get("message") if isinstance(error, dict) else error)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.display.plain import PlainLines
+from sidecar.display.lines import PlainLines
 from sidecar.display.progress import Progress
 from sidecar.engine.owner import Owner
 from sidecar.engine.server_driven import ServerDriven

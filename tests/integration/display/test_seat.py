@@ -22,7 +22,7 @@ import pyte
 import pytest
 
 _PROGRAM = Path(__file__).parent / "programs" / "sitting.py"
-_SHELL = Path(__file__).parents[1] / "signals" / "programs" / "job_shell.py"
+_SHELL = Path(__file__).parent / "programs" / "job_shell.py"
 _DEADLINE_S = 20.0
 _LFLAG = 3
 _ENTER, _LEAVE = b"\033[?1049h", b"\033[?1049l"

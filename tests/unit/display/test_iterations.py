@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.display.iterations import Iterations, outermost
+from sidecar.display.progress import Iterations, outermost
 
 
 def iterated(*took_s: float, of: int | None = 10) -> tuple[Iterations, float]:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pyte
 import pytest
 
-from sidecar.display.screen import Screen
-from sidecar.display.tty import Tty
+from sidecar.display.panel import Screen
+from sidecar.display.terminal import Tty
 
 _SIZE = os.terminal_size((20, 4))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.display.speech import doing, printed, said
+from sidecar.display.progress import doing, printed, said
 
 _OBJECT = '{"type": "assistant"}'
 

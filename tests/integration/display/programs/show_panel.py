@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from sidecar.display.live import Panel
+from sidecar.display.panel import Panel
 from sidecar.display.progress import Progress
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent

@@ -11,10 +11,9 @@ from typing import Any
 import anyio
 from rich.console import Console
 
-from sidecar.display.live import Panel
-from sidecar.display.person import TerminalPerson
+from sidecar.display.panel import Panel
+from sidecar.display.person import Seat, TerminalPerson
 from sidecar.display.progress import Progress
-from sidecar.display.seat import Seat
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 

@@ -19,9 +19,9 @@ import pytest
 from rich.console import Console
 
 import sidecar.display
-from sidecar.display.live import Panel
+from sidecar.display.panel import Panel
 from sidecar.display.progress import Progress
-from sidecar.display.tty import can_show_panel
+from sidecar.display.terminal import can_show_panel
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 
@@ -189,7 +189,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_no_panel(watched: Watched) 
 
 def test_rich_is_imported_by_nothing_but_the_panel() -> None:
     package = Path(sidecar.display.__file__).parent
-    modules = [path.stem for path in package.glob("[a-z]*.py") if path.stem != "live"]
+    modules = [path.stem for path in package.glob("[a-z]*.py") if path.stem != "panel"]
     assert "person" in modules
     imports = "; ".join(f"import sidecar.display.{module}" for module in modules)
     code = f"import sys; {imports}; sys.exit('rich' in sys.modules)"

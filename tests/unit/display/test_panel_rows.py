@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.display import cells, frame
+from sidecar.display import panel
+from sidecar.display.panel import Row
 from sidecar.display.progress import Progress
-from sidecar.display.rows import Row
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
+from sidecar.text import width
 
 
 def told(*events: tuple[str, dict[str, Any]]) -> Progress:
@@ -28,7 +29,7 @@ def texts(rows: list[Row]) -> list[str]:
 
 
 def drawn(progress: Progress, columns: int = 80, lines: int = 24, *, keys: bool = True) -> str:
-    return "\n".join(texts(frame.compose(progress, columns, lines, 100.0, keys=keys)))
+    return "\n".join(texts(panel.compose(progress, columns, lines, 100.0, keys=keys)))
 
 
 STOP = (kinds.SIGNAL, {"signal": "stop", "source": "file", "path": "/p/.stop", "reason": "Tests are red"})
@@ -57,9 +58,9 @@ def test_whatever_is_shown_fills_exactly_the_screen(
     events += [(kinds.TASK_STARTED, {"task": f"{name}.{index}", "step": name}) for index in range(tasks)]
     events += [(kinds.QUESTION, {"prompt": name})] if "question" in flags else []
     events += [(kinds.RUN_ENDED, {"status": "failed", "reason": name})] if "over" in flags else []
-    rows = frame.compose(told(*events), columns, lines, 100.0, keys="keys" in flags)
+    rows = panel.compose(told(*events), columns, lines, 100.0, keys="keys" in flags)
     assert len(rows) == lines
-    assert {cells.width(text) for text in texts(rows)} == {columns}
+    assert {width(row) for row in texts(rows)} == {columns}
 
 
 @pytest.mark.parametrize("columns", range(20, 81, 5))
@@ -138,9 +139,9 @@ def test_tasks_behind_a_loop_have_the_bar_while_they_run() -> None:
 
 def test_a_loop_that_is_over_before_its_maximum_is_not_half_done() -> None:
     loop = (kinds.ITERATION, {"step": "loop", "iteration": 5, "of": 10})
-    rows = texts(frame.summary(told(loop, (kinds.RUN_ENDED, {"status": "completed"})), 60, 100.0))
+    rows = texts(panel.summary(told(loop, (kinds.RUN_ENDED, {"status": "completed"})), 60, 100.0))
     assert "5 iterations done" in rows[2]
-    rows = texts(frame.summary(told(loop, (kinds.RUN_ENDED, {"status": "stopped"})), 60, 100.0))
+    rows = texts(panel.summary(told(loop, (kinds.RUN_ENDED, {"status": "stopped"})), 60, 100.0))
     assert "5 / 10 (50%)" in rows[2]
 
 
@@ -150,6 +151,6 @@ def test_a_failed_step_is_told() -> None:
 
 
 def test_the_summary_says_how_it_ended_and_has_no_empty_rows() -> None:
-    rows = texts(frame.summary(told((kinds.RUN_ENDED, {"status": "completed"})), 60, 100.0))
+    rows = texts(panel.summary(told((kinds.RUN_ENDED, {"status": "completed"})), 60, 100.0))
     assert "✓ COMPLETED" in rows[1]
     assert all(set(row) & set(string.ascii_letters + "─") for row in rows)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.signals.keyboard import Keys
+from sidecar.display.person import Keys
 
 _SEQUENCES = {
     "arrow": b"\x1b[A",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from sidecar.display import words
-from sidecar.display.cells import clean
-from sidecar.display.fields import message
-from sidecar.display.speech import doing, printed, said
+from sidecar import text
+from sidecar.display.progress import doing, message, printed, said
 from sidecar.model import events as kinds
+from sidecar.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +70,7 @@ class PlainLines:
 
     def _step_completed(self, event: RunEvent) -> list[str]:
         began_at = self._over(event.data)
-        return [] if began_at is None else [f"{_step(event.data)}: done in {words.duration(event.at - began_at)}"]
+        return [] if began_at is None else [f"{_step(event.data)}: done in {text.duration(event.at - began_at)}"]
 
     def _step_failed(self, event: RunEvent) -> list[str]:
         self._over(event.data)
@@ -106,7 +105,7 @@ class PlainLines:
         task, error = str(event.data.get("task")), event.data.get("error")
         took_s = event.at - self._began.pop("task " + task, event.at)
         if error is None:
-            return [f"task {task}: done in {words.duration(took_s)}"]
+            return [f"task {task}: done in {text.duration(took_s)}"]
         again = ", is tried again" if event.data.get("will_retry") else ""
         return [f"task {task}: failed{again}: {message(error)}"]
 
@@ -125,7 +124,7 @@ class PlainLines:
         reason, code = data.get("reason", "exited"), data.get("exit_code")
         facts = [f"exited with {code}" if reason == "exited" and code is not None else f"ended: {reason}"]
         if isinstance(data.get("duration_s"), (int, float)):
-            facts.append(f"after {words.duration(data['duration_s'])}")
+            facts.append(f"after {text.duration(data['duration_s'])}")
         if data.get("survivors"):
             facts.append(f"{data['survivors']} processes survived")
         is_worth_it = not _is_command(data) or (reason, code) != ("exited", 0)
@@ -133,8 +132,8 @@ class PlainLines:
 
     def _spent(self, event: RunEvent) -> list[str]:
         cost, tokens = event.data.get("cost_usd"), event.data.get("tokens")
-        facts = [words.cost(cost)] if isinstance(cost, (int, float)) else []
-        facts += [f"{words.tokens(tokens)} tokens"] if isinstance(tokens, int) and tokens else []
+        facts = [text.cost(cost)] if isinstance(cost, (int, float)) else []
+        facts += [f"{text.tokens(tokens)} tokens"] if isinstance(tokens, int) and tokens else []
         return [f"step {_last_word(event.data)}: {', '.join(facts)}"] if facts else []
 
     def _said(self, event: RunEvent) -> list[str]:

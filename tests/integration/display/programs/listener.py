@@ -15,7 +15,7 @@ import termios
 import anyio
 import psutil
 
-from sidecar.signals.keyboard import listen
+from sidecar.display.person import listen
 
 
 def report(*words: object) -> None:

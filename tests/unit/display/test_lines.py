@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.display.plain import PlainLines
+from sidecar.display.lines import PlainLines
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 

@@ -1,4 +1,4 @@
-"""A terminal that gives single keys while it is ours, and is always given back as it was found.
+"""One terminal: opened apart from those who share it, taken for single keys, given back as it was found.
 
 It belongs to whoever is in its foreground. It is changed only while that is us, and a setting is undone only while it
 is still the one that was made here; both rules together make it safe to look again at any time.
@@ -13,12 +13,99 @@ import shutil
 import signal
 import subprocess
 import termios
-from collections.abc import Iterator
-from typing import Any
+import threading
+import time
+from typing import TYPE_CHECKING, Any
 
-_STTY_S = 2.0
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from anyio.abc import TaskStatus
 
 _Setting = list[Any]  # what termios.tcgetattr returns
+_SIZE = os.terminal_size((80, 24))
+_STTY_S = 2.0
+
+
+def can_show_panel(fd: int, environment: Mapping[str, str]) -> bool:
+    """Whether `fd` is a terminal that can move its cursor."""
+    return os.isatty(fd) and environment.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
+class Tty:
+    """Where rows are written to, and lines are read from."""
+
+    def __init__(self, fd: int) -> None:
+        # O_NONBLOCK on the descriptor that we were given would be shared with the shell. A terminal that was halted
+        # by Ctrl-S, or a connection that hangs, must not hold up a run.
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            self.fd = os.open(os.ttyname(fd), flags)
+        except OSError:  # it has no name in this container, or, after su, another owner; better to wait than no panel
+            self.fd = os.dup(fd)
+        self._unwritten = b""
+
+    def size(self) -> os.terminal_size:
+        """Columns and lines; a terminal that does not know gets the usual."""
+        try:
+            size = os.get_terminal_size(self.fd)
+        except OSError:
+            return _SIZE
+        return size if size.columns and size.lines else _SIZE
+
+    def in_foreground(self) -> bool:
+        """Whether it is ours to write to. One that does not control this process is never anybody else's."""
+        try:
+            return os.tcgetpgrp(self.fd) == os.getpgrp()
+        except OSError:
+            return True
+
+    def write(self, data: bytes) -> bool:
+        """Write what can be written now and remember the rest; whether all of it is out. OSError: it is gone."""
+        self._unwritten += data
+        while self._unwritten:
+            try:
+                with no_job_control():
+                    written = os.write(self.fd, self._unwritten)
+            except BlockingIOError:
+                return False
+            self._unwritten = self._unwritten[written:]
+        return True
+
+    def finish(self, within_s: float) -> bool:
+        """Wait until all of it is out, but not longer than that."""
+        deadline = time.monotonic() + within_s
+        writable = select.poll()
+        writable.register(self.fd, select.POLLOUT)
+        while not self.write(b""):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            writable.poll(left_s * 1000)
+        return True
+
+    def read(self) -> bytes | None:
+        """What was typed; empty at its end, None where there is nothing for us."""
+        try:
+            with no_job_control():
+                return os.read(self.fd, 4096)
+        except BlockingIOError:
+            return None
+        except OSError:  # EIO, from the background too
+            return b"" if self.in_foreground() else None
+
+    @property
+    def is_open(self) -> bool:
+        return self.fd >= 0
+
+    def close(self) -> None:
+        """Give it up; a second time does nothing."""
+        if self.is_open:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class Terminal:
@@ -63,7 +150,7 @@ class Terminal:
         """Put back the setting that was found. Whatever is not ours any more is left alone."""
         if self._made is None:
             return
-        with contextlib.suppress(termios.error), _no_job_control():
+        with contextlib.suppress(termios.error), no_job_control():
             if termios.tcgetattr(self.fd) == self._made:
                 termios.tcsetattr(self.fd, termios.TCSANOW, self._found)
         self._forget()
@@ -76,7 +163,7 @@ class Terminal:
     def read(self) -> bytes | None:
         """What was typed; empty when the terminal is gone, None when there is nothing for us."""
         try:
-            with _no_job_control():
+            with no_job_control():
                 return os.read(self.fd, 4096)
         except BlockingIOError:
             return None
@@ -88,7 +175,7 @@ class Terminal:
     def _change(self) -> None:
         self._guardian.start()  # before there is anything to undo
         found = self._guardian.describe()
-        with _no_job_control():
+        with no_job_control():
             if not self._in_foreground():  # still: stty has taken its time
                 return
             self._found = termios.tcgetattr(self.fd)
@@ -104,23 +191,59 @@ class Terminal:
         return os.tcgetpgrp(self.fd) == os.getpgrp()
 
 
-def _single_keys(setting: _Setting) -> _Setting:
-    # Not tty.setcbreak(): what else that changes depends on the version of Python.
-    iflag, oflag, cflag, lflag, ispeed, ospeed, characters = setting
-    lflag = lflag & ~(termios.ICANON | termios.ECHO) | termios.ISIG
-    characters = list(characters)
-    characters[termios.VMIN], characters[termios.VTIME] = 1, 0
-    return [iflag, oflag, cflag, lflag, ispeed, ospeed, characters]
-
-
 @contextlib.contextmanager
-def _no_job_control() -> Iterator[None]:
+def no_job_control() -> Iterator[None]:
     """A race for the foreground must not stop us: with these blocked, the kernel answers instead of sending them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN, signal.SIGTTOU})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def follow(
+    away: Callable[[bool], AbstractAsyncContextManager[None]],
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Until cancelled: stop inside `away(True)` where the terminal asks for it, and pass through `away(False)` when we
+    go on, since after SIGSTOP, of which nobody is told, the shell has changed the terminal."""
+    # A signal that somebody else ignores or handles stays theirs; only the main thread can have any.
+    ours = [number for number in (signal.SIGTSTP, signal.SIGCONT) if signal.getsignal(number) is signal.SIG_DFL]
+    if not ours or threading.current_thread() is not threading.main_thread():
+        task_status.started()
+        return
+    with anyio.open_signal_receiver(*ours) as received:
+        task_status.started()
+        async for number in received:
+            stops = number == signal.SIGTSTP
+            async with away(stops):
+                if stops:
+                    _stop_by_default_action()
+
+
+class ScreenGuardian:
+    """The same for a screen: writes what puts it back, when whoever had it is gone without a word."""
+
+    def __init__(self, terminal: int, farewell: bytes) -> None:
+        self._terminal = terminal
+        self._farewell = os.fsdecode(farewell)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def watch(self) -> None:
+        """From now on there is something to put back."""
+        if self._process is None:
+            with contextlib.suppress(OSError):  # without a shell there is none
+                self._process = _shell_beside(
+                    self._terminal, _SCREEN_GUARDIAN, "sidecar-screen-guardian", self._farewell
+                )
+
+    def dismiss(self) -> None:
+        """It is put back."""
+        if self._process is not None:
+            self._process.kill()
+            with self._process:
+                self._process = None
 
 
 # A line is a setting to put back, from the one that is made when the line comes; an empty line is nothing to do. When
@@ -141,6 +264,15 @@ trap '' HUP INT TERM PIPE
 while read -r line; do :; done
 printf %s "$1" >&2
 """
+
+
+def _single_keys(setting: _Setting) -> _Setting:
+    # Not tty.setcbreak(): what else that changes depends on the version of Python.
+    iflag, oflag, cflag, lflag, ispeed, ospeed, characters = setting
+    lflag = lflag & ~(termios.ICANON | termios.ECHO) | termios.ISIG
+    characters = list(characters)
+    characters[termios.VMIN], characters[termios.VTIME] = 1, 0
+    return [iflag, oflag, cflag, lflag, ispeed, ospeed, characters]
 
 
 class _Guardian:
@@ -210,30 +342,6 @@ class _Guardian:
         return _shell_beside(self._terminal, _GUARDIAN, "sidecar-keyboard-guardian", stty)
 
 
-class ScreenGuardian:
-    """The same for a screen: writes what puts it back, when whoever had it is gone without a word."""
-
-    def __init__(self, terminal: int, farewell: bytes) -> None:
-        self._terminal = terminal
-        self._farewell = os.fsdecode(farewell)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def watch(self) -> None:
-        """From now on there is something to put back."""
-        if self._process is None:
-            with contextlib.suppress(OSError):  # without a shell there is none
-                self._process = _shell_beside(
-                    self._terminal, _SCREEN_GUARDIAN, "sidecar-screen-guardian", self._farewell
-                )
-
-    def dismiss(self) -> None:
-        """It is put back."""
-        if self._process is not None:
-            self._process.kill()
-            with self._process:
-                self._process = None
-
-
 def _shell_beside(terminal: int, script: str, *arguments: str) -> subprocess.Popen[bytes]:
     """A shell whose input ends when we do, with the terminal as its descriptor 2."""
     return subprocess.Popen(  # noqa: S603  nothing in it comes from outside
@@ -247,3 +355,13 @@ def _shell_beside(terminal: int, script: str, *arguments: str) -> subprocess.Pop
         # A session of its own has no Ctrl-C and no hang-up, and job control does not keep it from the terminal.
         start_new_session=True,
     )
+
+
+def _stop_by_default_action() -> None:
+    """Stop this process as Ctrl-Z would have; returns when it is continued."""
+    # Only this process: the terminal has sent the signal to the rest of the group itself. Not SIGSTOP: the default
+    # action knows when nobody is left who could continue us, and does nothing then.
+    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, handler)
+    signal.siginterrupt(signal.SIGTSTP, False)  # as the event loop had it, and as signal.signal() has undone it
