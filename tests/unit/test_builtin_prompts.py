@@ -8,34 +8,17 @@ from pathlib import Path
 import pytest
 
 from sidecar.catalog import prompts
-from sidecar.model.parameters import bind, render_template, template_names
+from sidecar.model.parameters import template_names
 from sidecar.model.steps import STEP_CLASSES
 
 NAMES = ("abort", "orchestrator", "sub-agent")
 # The contract's names: what an agent is told to call has to be there.
-TOOLS = frozenset(
-    {
-        "abort",
-        "stop",
-        "flow",
-        "agent",
-        "prompt",
-        "stage_gate",
-        "workflow_get_info",
-        "workflow_start",
-        "workflow_get_next_step",
-        "workflow_step_complete",
-        "workflow_resume",
-        "workflow_load_definition",
-        "workflow_checkpoint",
-        "workflow_complete",
-        "workflow_list",
-        "workflow_status",
-        "workflow_state_read",
-        "workflow_state_update",
-        "workflow_state_dependencies",
-    }
-)
+TOOLS = {
+    "abort", "stop", "flow", "agent", "prompt", "stage_gate", "workflow_get_info", "workflow_start",
+    "workflow_get_next_step", "workflow_step_complete", "workflow_resume", "workflow_load_definition",
+    "workflow_checkpoint", "workflow_complete", "workflow_list", "workflow_status", "workflow_state_read",
+    "workflow_state_update", "workflow_state_dependencies",
+}  # fmt: skip
 every_prompt = pytest.mark.parametrize("name", NAMES)
 
 
@@ -43,13 +26,6 @@ def test_those_that_are_promised_are_built_in(tmp_path: Path) -> None:
     found, problems = prompts.listing(str(tmp_path))
     assert not problems
     assert {prompt.name: prompt.source for prompt in found} == dict.fromkeys(NAMES, "builtin")
-
-
-def test_the_project_may_have_its_own_under_the_same_name(tmp_path: Path) -> None:
-    directory = tmp_path / ".swissarmyhammer" / "prompts"
-    directory.mkdir(parents=True)
-    (directory / "abort.md").write_text("ours")
-    assert prompts.find(str(tmp_path), "abort").body == "ours"
 
 
 @every_prompt
@@ -79,14 +55,6 @@ def test_an_abort_names_the_run(tmp_path: Path, name: str) -> None:
     assert all("`workflow_id`" in passage and "`run_id`" in passage for passage in asked)
 
 
-def test_a_sub_agent_is_told_to_ask_for_steps_and_to_complete_them(tmp_path: Path) -> None:
-    prompt = prompts.find(str(tmp_path), "sub-agent")
-    text = render_template(prompt.body, bind(prompt.parameters, {"workflow_id": "W1", "task_id": "t.0"}, "it"))
-    assert "task_id: t.0\n" in text
-    assert "workflow_id: W1\n" in text
-    assert text.index("`workflow_get_next_step`") < text.index("`workflow_step_complete`")
-
-
 def test_an_orchestrator_is_told_of_every_step_that_can_be_handed_out(tmp_path: Path) -> None:
     body = prompts.find(str(tmp_path), "orchestrator").body
     told = set(re.findall(r"^- `([a-z_]+)`:", body, re.MULTILINE))
@@ -95,10 +63,3 @@ def test_an_orchestrator_is_told_of_every_step_that_can_be_handed_out(tmp_path: 
         "user_message",
     }
     assert told - {"parallel_tasks"} <= set(STEP_CLASSES)
-
-
-def test_abort_gives_the_reason_that_it_was_given(tmp_path: Path) -> None:
-    prompt = prompts.find(str(tmp_path), "abort")
-    text = render_template(prompt.body, bind(prompt.parameters, {"reason": "The disk is full."}, "it"))
-    assert "The disk is full." in text
-    assert "`reason`" in text

@@ -9,33 +9,13 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from sidecar.catalog import listing, naming, workflows
+from sidecar.catalog import naming, workflows
 from sidecar.model.language import Role
 from sidecar.model.steps import IncludeWorkflow, ParallelForEach
 from sidecar.model.workflow import ExpressionSite, json_schema
 
 PATHS = sorted(Path(naming.builtin_directory("workflows")).glob("*.yaml"))
 every_workflow = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-
-
-def test_what_a_newcomer_is_promised_is_there(tmp_path: Path) -> None:
-    rows, problems = listing.workflows(str(tmp_path))
-    assert not problems
-    required = {
-        row["name"]: [parameter["name"] for parameter in row["parameters"] if parameter["required"]] for row in rows
-    }
-    assert required == {
-        "iterate": ["workspace"],
-        "plan": ["plan_filename"],
-        "implement": [],
-        "code-review": ["target_branch", "source_branch"],
-        "standards:fix": ["check_command"],
-        "example:transform": [],
-        "example:shared-checks": ["files"],
-        "example:quality-gate": [],
-        "example:task-graph": [],
-        "example:batches": [],
-    }
 
 
 @every_workflow
@@ -86,8 +66,3 @@ def test_only_what_the_caller_wrote_as_a_command_is_ever_code(path: Path) -> Non
         for expression in re.findall(r"\{\{(.*?)\}\}", site.text):
             if re.search(r"\|\s*raw\s*$", expression):
                 assert (site.role, expression.strip()) == (Role.COMMAND, "inputs.check_command | raw")
-
-
-def test_the_example_that_imports_finds_its_component() -> None:
-    path = next(path for path in PATHS if path.stem == "example:quality-gate")
-    assert list(workflows.load(str(path)).components) == ["example:shared-checks"]

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sidecar.analysis import validate
+from sidecar.analysis.validate import Finding
 from sidecar.catalog import workflows
 from sidecar.state.script import Script
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sidecar.analysis.validate import Finding
 
 
 @pytest.fixture(scope="module")
@@ -134,11 +130,6 @@ def test_slips_that_are_common_get_the_advice_that_helps(project: Project, expre
     assert only(project.found(head + MESSAGE + f'"{{{{ {expression} }}}}"\n'))[2:] == ("error", message)
 
 
-def test_an_input_of_a_workflow_that_declares_none_is_a_warning(project: Project) -> None:
-    found = only(project.found(MESSAGE + '"{{ inputs.files }}"\n'))
-    assert found[2:] == ("warning", "no inputs are declared: inputs.files is always undefined")
-
-
 @pytest.mark.parametrize("name", ["item", "index", "loop", "result", "error", "input", "output", "applied_count"])
 def test_a_name_of_another_place_is_told_where_it_exists(project: Project, name: str) -> None:
     found = only(project.found(MESSAGE + f'"{{{{ {name} }}}}"\n'))
@@ -228,16 +219,6 @@ def test_a_syntax_error_is_told_at_its_line_inside_a_block(project: Project) -> 
     assert found[3].startswith("SyntaxError: ")
 
 
-def test_a_syntax_error_in_a_template_is_told_at_its_column(project: Project) -> None:
-    line, column, _, message = only(project.found(MESSAGE + '"one {{ 1 }} two {{ 2 + }}"\n'))
-    assert (line, column >= 33) == (3, True)
-    assert message.startswith("SyntaxError: ")
-
-
-def test_braces_that_do_not_close_are_told_where_they_open(project: Project) -> None:
-    assert only(project.found(MESSAGE + '"one {{ 1 "\n'))[:3] == (3, 19, "error")
-
-
 def test_a_regular_expression_that_is_none_is_an_error(project: Project) -> None:
     found = only(project.found('steps: [{type: user_input, prompt: "?", validation: {pattern: "(a"}}]\n'))
     assert found[3].startswith("not a regular expression: ")
@@ -248,27 +229,6 @@ def test_text_around_the_braces_where_only_a_value_works_is_an_error(project: Pr
     kind = "while" if key == "condition" else "foreach"
     step = f'type: {kind}\n    {key}: "{{{{ [1] }}}} > 0"\n    body: [{{type: wait, duration: 1s}}]'
     assert "put all of it into one {{ }}" in only(project.found(f"steps:\n  - {step}\n"))[3]
-
-
-def test_a_value_in_a_heredoc_is_an_error_at_its_line(project: Project) -> None:
-    found = only(
-        project.found("""\
-        state_schema: {raw: {text: string}}
-        steps:
-          - type: shell_command
-            command: |
-              cat <<EOF
-              {{ text }}
-              EOF
-        """)
-    )
-    assert found[:3] == (6, 7, "error")
-    assert "`<<EOF" in found[3]
-
-
-def test_a_path_that_cannot_be_read_is_an_error(project: Project) -> None:
-    found = only(project.found('steps: [{type: state_update, path: "raw.a[b]", value: 1}]\n'))
-    assert "is not a path" in found[3]
 
 
 def test_what_is_wrong_besides_the_structure_is_told_at_once_with_it(project: Project) -> None:
@@ -303,16 +263,3 @@ def test_what_is_wrong_besides_the_structure_is_told_at_once_with_it(project: Pr
         "never reached",
     ):
         assert word in told
-
-
-def test_names_are_not_looked_for_where_a_step_was_taken_out_that_might_have_written_them(project: Project) -> None:
-    found = project.found("""\
-        name: w
-        steps:
-          - type: shell_comand
-            command: ls
-            state_update: {path: raw.files}
-          - type: user_message
-            message: "{{ files.length }}"
-        """)
-    assert [line for line, *_ in found] == [3]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,9 +15,6 @@ from sidecar.catalog import workflows
 from sidecar.model.steps import STEP_CLASSES
 from sidecar.model.workflow import Workflow
 from sidecar.state.script import Script
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Words that mean something to the language, so that what is made of them gets far.
 KEYS = [

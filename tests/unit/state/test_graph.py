@@ -20,10 +20,6 @@ def test_a_field_comes_after_what_it_reads() -> None:
     assert Graph(FIELDS).order == ("parsed", "valid", "summary", "deep")
 
 
-def test_fields_without_reason_to_move_stay_as_declared() -> None:
-    assert Graph({name: ["raw.x"] for name in "zyxabc"}).order == tuple("zyxabc")
-
-
 def test_dependencies_of_a_computed_field() -> None:
     graph = Graph(FIELDS)
     for name in ("summary", "computed.summary"):
@@ -39,14 +35,6 @@ def test_dependents_of_what_is_written() -> None:
     assert (found.direct, found.transitive) == ((), ())
     assert found.dependents == ("computed.parsed", "computed.valid", "computed.summary", "computed.deep")
     assert graph.dependencies("raw.nobody_reads").dependents == ()
-
-
-def test_readers_are_those_of_the_name_wherever_inside_they_read() -> None:
-    graph = Graph(FIELDS)
-    assert list(graph.readers("raw.config")) == ["deep"]
-    assert list(graph.readers("computed.summary")) == ["deep"]
-    assert list(graph.readers("raw.results")) == ["deep"]
-    assert list(graph.readers("computed.deep")) == []
 
 
 @pytest.mark.parametrize(
@@ -77,16 +65,6 @@ def test_a_source_that_leads_nowhere_is_refused(source: str, said: str) -> None:
         Graph({"field": [source]})
     assert said in str(caught.value)
     assert caught.value.field == "field"
-
-
-def test_a_field_that_reads_nothing_is_refused() -> None:
-    with pytest.raises(DependencyError, match="reads nothing"):
-        Graph({"field": []})
-
-
-def test_dependencies_of_a_field_that_does_not_exist() -> None:
-    with pytest.raises(DependencyError, match="no computed field 'nope'; there are: parsed, valid"):
-        Graph(FIELDS).dependencies("nope")
 
 
 def test_a_chain_of_thousands_is_ordered() -> None:

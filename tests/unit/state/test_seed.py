@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from sidecar.catalog import yaml_format
 from sidecar.state.reactive import Computation, Reactive, Write
 from sidecar.state.script import Script
 from sidecar.state.values import same
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SEED = Path(__file__).parents[1] / "model" / "seed_004"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,8 +16,7 @@ from sidecar.state.script import Expression, Script
 from sidecar.state.template import as_text, compile_text, problems_of
 from sidecar.state.world import World
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 
 def unevaluated(source: str) -> Expression:
@@ -189,10 +188,6 @@ def test_inside_text_objects_are_json_and_null_is_nothing() -> None:
     assert as_text(3.0) == "3"
 
 
-def test_two_expressions_are_text_not_a_value() -> None:
-    assert render("{{ 1 }}{{ 2 }}") == "12"
-
-
 @given(st.text())
 def test_a_value_is_never_read_as_a_template(value: str) -> None:
     template = compile_text("<{{ a }}|{{ b }}>", unevaluated)
@@ -201,37 +196,7 @@ def test_a_value_is_never_read_as_a_template(value: str) -> None:
     )
 
 
-def test_an_expression_is_compiled_once_however_often_it_is_rendered() -> None:
-    sources: list[str] = []
-
-    def counting(source: str) -> Expression:
-        sources.append(source)
-        return unevaluated(source)
-
-    template = compile_text("{{ a }} {{ b }}", counting)
-    for _ in range(3):
-        template.render(lambda expression: expression.source)
-    assert sources == ["a", "b"]
-
-
-def test_names_are_those_of_all_expressions() -> None:
-    assert compile_text("{{ a }} t {{ b + c }} d", unevaluated).names == {"a", "b", "c"}
-
-
 # --- errors
-
-
-def test_a_message_is_one_line_however_long_the_expression() -> None:
-    with pytest.raises(TemplateError) as caught:
-        compile_text("{{ [\n" + "1,\n" * 1000 + "] + }}", checked)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 200
-
-
-def test_a_syntax_error_carries_its_place_in_the_text() -> None:
-    with pytest.raises(TemplateError, match=re.escape("{{ 1 + }}")) as caught:
-        compile_text("xy {{ 1 + }}", checked)
-    assert (caught.value.offset, caught.value.kind) == (len("xy {{ 1 +"), "syntax")
 
 
 def test_a_place_on_a_later_line_of_the_expression_is_found() -> None:

@@ -6,8 +6,9 @@ import functools
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from sidecar.errors import ExpressionError
 from sidecar.state.script import Script
 from sidecar.state.values import same
 from sidecar.state.world import Returns, World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CASES = json.loads((Path(__file__).parent / "vectors.json").read_text())["cases"]
 ODD = {"undefined": None, "NaN": math.nan, "Infinity": math.inf}
@@ -44,11 +42,6 @@ def scope(case: dict[str, Any]) -> dict[str, Any]:
     host = {name: re.search("'(.+)'", text) for name, text in case.get("host", {}).items()}
     calls = {name: Returns((found[1],)) for name, found in host.items() if found}
     return {**python(case["scope"]), **calls}
-
-
-def test_there_are_vectors_of_every_kind() -> None:
-    assert len(CASES) == 94
-    assert sum("throws" in case for case in CASES) == 6
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
