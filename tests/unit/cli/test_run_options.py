@@ -65,3 +65,9 @@ def test_every_problem_is_told_at_once() -> None:
 def test_the_usage_has_the_required_ones_as_words_and_the_others_as_options() -> None:
     assert run_options.usage("sidecar flow run w", ALL) == "sidecar flow run w FIRST SECOND [-p third=STRING]"
     assert run_options.missing(ALL, {"first": "a"}, frozenset()) == [SECOND]
+
+
+def test_words_fill_what_is_required_in_declared_order_and_not_named_and_the_last_p_counts() -> None:
+    assert run_options.given(ALL, ["a", "2"], []) == {"first": "a", "second": 2}
+    assert run_options.given(ALL, ["2"], ["first=a=b"]) == {"first": "a=b", "second": 2}
+    assert run_options.given(ALL, [], ["third=b", "third=c"], ["third=a", "first=d"]) == {"third": "c", "first": "d"}

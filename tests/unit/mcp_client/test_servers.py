@@ -30,7 +30,7 @@ def test_variables_are_filled_in_everywhere_and_defaults_only_where_a_variable_i
             "env": {"A": "${EMPTY:-full}", "B": "<${BIN}${BIN}>"},
             "cwd": "${PLACE:-below}",
         },
-        remote={"type": "http", "url": "https://${BIN}/mcp", "headers": {"Authorization": "Bearer ${BIN}"}},
+        remote={"type": "streamable-http", "url": "https://${BIN}/mcp", "headers": {"Authorization": "Bearer ${BIN}"}},
     )
     found = servers(tmp_path, BIN="b", EMPTY="")
     assert found.find("local") == StdioServer(

@@ -88,3 +88,11 @@ def test_several_are_told_as_one_with_the_weight_of_the_gravest() -> None:
     assert one.text.splitlines()[-1] == "and 6 more"
     assert (one.event, one.weight) == ("failed", 1)
     assert summed(notices[:1]) is notices[0]
+
+
+def test_a_start_a_resume_and_an_end_that_can_be_resumed_say_so() -> None:
+    notices = told(event(kinds.RUN_STARTED, workflow="w"), event(kinds.RUN_RESUMED, workflow="w"))
+    assert [(notice.event, notice.title) for notice in notices] == [("started", "started"), ("started", "resumed")]
+    (notice,) = told(event(kinds.RUN_ENDED, status="stopped", reason="tests are red"))
+    assert (notice.event, notice.title) == ("stopped", "stopped")
+    assert notice.text == f"tests are red\nTo go on: sidecar resume {RUN}"

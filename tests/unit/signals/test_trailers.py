@@ -125,9 +125,11 @@ def test_a_last_paragraph_counts_as_trailers_only_if_every_line_of_it_is_one(con
     assert parse(content) == (content.decode().strip(), Trailers())
 
 
-def test_trailers_are_known_whatever_the_case_and_the_line_ends() -> None:
+def test_trailers_are_known_whatever_the_case_and_the_line_ends_and_text_whatever_its_encoding() -> None:
     for text in ("why\n\nsignal-id: 7\nTIMEOUT:5\n", "why\r\n\r\nSignal-ID: 7\r\ntimeout: 5\r\n"):
         assert parse(text.encode()) == ("why", Trailers(signal_id="7", timeout_s=5.0))
+    assert parse(b"Signal-Id: 7\n") == ("", Trailers(signal_id="7"))
+    assert parse(b"caf\xe9 is closed") == ("caf\ufffd is closed", Trailers())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import ExpressionError
-from sidecar.state.script import Script, evaluate_simple
+from sidecar.state.script import Expression, Script, evaluate_simple
 from sidecar.state.world import World
-
-from collections.abc import Iterator
-
-from sidecar.state.script import Expression
 
 _TEXT = st.sampled_from(["", "a", "b", "10", "9", "é", "\U0001f600", "\ud83d", "\ude00", "\ud83d\ude00", "￿"])
 _PRIMITIVE = st.one_of(

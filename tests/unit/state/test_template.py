@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +16,6 @@ from sidecar.state.javascript import Placeholder, split_template
 from sidecar.state.script import Expression, Script
 from sidecar.state.template import as_text, compile_text, problems_of
 from sidecar.state.world import World
-
-from collections.abc import Callable
 
 
 def unevaluated(source: str) -> Expression:

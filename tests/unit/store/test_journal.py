@@ -162,3 +162,14 @@ def test_what_was_changed_behind_our_back_is_damage(
     with pytest.raises(StoreError, match="is damaged") as refused:
         read(journal)  # type: ignore[operator]
     assert refused.value.kind == "damaged"
+
+
+def test_a_run_begins_again_only_after_its_end_and_never_when_it_is_complete(journal: Journal, run_id: str) -> None:
+    with pytest.raises(StoreError, match="the start before has not ended yet"):
+        journal.begin(run_id)
+    journal.end(run_id, "completed")
+    with pytest.raises(StoreError, match="a completed run is not started again"):
+        journal.begin(run_id)
+    with pytest.raises(StoreError) as refused:
+        journal.create(run_id, "other", definition="", inputs={})
+    assert refused.value.kind == "conflict"
