@@ -27,10 +27,18 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    timeout_s: _Duration | None = Field(default=None, alias="timeout")
-    idle_timeout_s: _Duration | None = Field(default=None, alias="idle_timeout")
-    max_cost_usd: Annotated[float, Strict()] | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_tokens: Annotated[int, Strict()] | None = Field(default=None, gt=0)
+    timeout_s: _Duration | None = Field(default=None, alias="timeout", description="How long a turn may take.")
+    idle_timeout_s: _Duration | None = Field(
+        default=None,
+        alias="idle_timeout",
+        description="How long it may show no sign of life: no output, no tool, no CPU time, no changed file.",
+    )
+    max_cost_usd: Annotated[float, Strict()] | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="What a turn may cost, where the agent reports it."
+    )
+    max_tokens: Annotated[int, Strict()] | None = Field(
+        default=None, gt=0, description="How many tokens a turn may use, where the agent reports them."
+    )
 
 
 class AgentDefinition(BaseModel):
@@ -38,18 +46,25 @@ class AgentDefinition(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    description: str = ""
-    adapter: AdapterName
-    # None: one parameter, `prompt`, where the template asks for it.
-    parameters: tuple[Parameter, ...] | None = None
-    prompt: str = Field(default="{{ prompt }}", validate_default=True)
-    # For claude, codex and gemini: how to start that tool. A text is `{{ name }}`: the caller gives the argv.
-    command: tuple[str, ...] | str | None = Field(default=None, validate_default=True)
-    prompt_via: PromptVia | None = None
-    args: tuple[Word, ...] = ()
-    env: dict[VariableName, Word] = {}
-    model: Word | None = None
-    limits: Limits = Limits()
+    description: str = Field(default="", description="What it is for; lists show it.")
+    adapter: AdapterName = Field(description="Which program it is, and so how it is started and what it reports.")
+    parameters: tuple[Parameter, ...] | None = Field(
+        default=None, description="What the caller gives. Without this key: `prompt`, where the template has it."
+    )
+    prompt: str = Field(
+        default="{{ prompt }}", validate_default=True, description="What the agent is asked; a template of parameters."
+    )
+    command: tuple[str, ...] | str | None = Field(
+        default=None,
+        validate_default=True,
+        description="The program with its arguments, as a list; needed for the adapter `command`. "
+        "`{{ name }}`: the caller gives the list in a parameter of type array.",
+    )
+    prompt_via: PromptVia | None = Field(default=None, description="How the program gets its prompt.")
+    args: tuple[Word, ...] = Field(default=(), description="More arguments for the program.")
+    env: dict[VariableName, Word] = Field(default={}, description="Environment variables for the program.")
+    model: Word | None = Field(default=None, description="Which model; for claude, codex and gemini.")
+    limits: Limits = Field(default=Limits(), description="When it is ended.")
 
     @field_validator("parameters")
     @classmethod

@@ -36,12 +36,14 @@ class Declaration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    type: Type = Field(default="string", description="What a value has to be.")
-    description: str = Field(default="", description="What it is for.")
-    required: bool | None = Field(default=None, description="Without this word: required where there is no default.")
-    default: JsonValue = Field(default=None, description="The value where the caller gives none.")
+    type: Type = Field(default="string", description="The type of the value.")
+    description: str = Field(default="", description="What the value is for; shown by `--help`.")
+    required: bool | None = Field(
+        default=None, description="Whether the caller has to give it. Without this key: yes, unless there is a default."
+    )
+    default: JsonValue = Field(default=None, description="The value if the caller gives none.")
     choices: Annotated[tuple[JsonValue, ...], Strict(False), Field(min_length=1)] | None = Field(
-        default=None, description="The only values that it can have."
+        default=None, description="The only values that are accepted."
     )
 
     @field_validator("default")
@@ -70,7 +72,7 @@ class Declaration(BaseModel):
 class Parameter(Declaration):
     """One parameter, as a definition declares it."""
 
-    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="Its name, as templates use it.")
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="The name, as the prompt template uses it.")
 
 
 def misfit(value: object, declaration: Declaration) -> str | None:

@@ -29,7 +29,12 @@ from sidecar.model.language import (
 from sidecar.model.parameters import Type
 
 Operation = Literal["set", "append", "increment", "merge"]
-OPERATION_TEXT = "set, append to a list, increment a number, merge into an object."
+OPERATION_TEXT = (
+    "set: replace the value; append: add to the end of a list; increment: add to a number; merge: add the "
+    "keys of an object."
+)
+PATH_TEXT = "The field to write, below `raw.` or `state.`."
+VALUE_TEXT = "What to write. Only `increment` does without, and then adds 1."
 VALUE_IS_MISSING = "`value` is missing: only `increment` does without, and then adds 1"
 # The same rule for JSON Schema.
 NEEDS_VALUE: dict[str, JsonValue] = {
@@ -43,10 +48,10 @@ NEEDS_VALUE: dict[str, JsonValue] = {
 class Update(StrictModel):
     """One write of a step's result, or of a value that it leads to."""
 
-    path: Annotated[Path, Role.PATH] = Field(description="Where to: below `raw.` or `state.`.")
+    path: Annotated[Path, Role.PATH] = Field(description=PATH_TEXT)
     operation: Operation = Field(default="set", description=OPERATION_TEXT)
     value: Annotated[JsonValue, Role.VALUE] = Field(
-        default=None, description="What to write. Without it: the step's result; for `increment` 1."
+        default=None, description="What to write. Without this key: the step's result; for `increment`, 1."
     )
 
     @property
@@ -59,6 +64,8 @@ class FullUpdate(Update):
     """A write that stands alone: there is no result that could be meant."""
 
     model_config = ConfigDict(json_schema_extra=NEEDS_VALUE)
+
+    value: Annotated[JsonValue, Role.VALUE] = Field(default=None, description=VALUE_TEXT)
 
     @model_validator(mode="after")
     def _says_what(self) -> FullUpdate:
@@ -92,32 +99,40 @@ class StepBase(StrictModel):
     """What every step has."""
 
     id: Name = Field(
-        default="", description="Its name, unique in the workflow. Without one it is known by its position."
+        default="",
+        description="The step's name, unique in the workflow. Without this key it is named after its position, such "
+        "as `2.while`.",
     )
-    description: str = Field(default="", description="What it is for; shown while it runs.")
+    description: str = Field(default="", description="What the step is for; shown while it runs.")
 
 
 class Fallible(StepBase):
     """What every step has that can fail by itself."""
 
     on_error: Literal["fail", "continue", "retry"] = Field(
-        default="fail", description="fail: the error goes up; continue: the next step; retry: again, then as `fail`."
+        default="fail",
+        description="After an error. fail: the step fails, and `error_handling` decides about the run; continue: go "
+        "on with the next step; retry: try again `retry_count` times, then fail.",
     )
-    retry_count: Annotated[Count, Role.TEMPLATE] = Field(default=3, description="How many times again, for `retry`.")
+    retry_count: Annotated[Count, Role.TEMPLATE] = Field(
+        default=3, description="For `retry`: the number of further attempts."
+    )
     retry_delay_s: Annotated[Duration, Role.TEMPLATE] = Field(
         default=1.0,
         json_schema_extra={"default": "1s"},
         alias="retry_delay",
-        description="Wait before the next attempt: milliseconds, or 30s, 5m, 2h.",
+        description="For `retry`: the pause before each further attempt.",
     )
     retry_backoff: Literal["constant", "exponential"] = Field(
-        default="constant", description="exponential: each wait is twice the one before."
+        default="constant", description="exponential: each pause is twice as long as the one before."
     )
     fallback_value: Annotated[JsonValue, Role.VALUE] = Field(
-        default=None, description="The result where there is none: after an error with `continue`, or the last `retry`."
+        default=None,
+        description="The step's result if it fails with `continue`, or after the last `retry`; the step then counts "
+        "as completed.",
     )
     error_state_update: Update | None = Field(
-        default=None, description="A write for the error; `error` is in its scope."
+        default=None, description="A write to the state when the step fails; `error` is in scope."
     )
 
     @property
@@ -130,10 +145,10 @@ class Working(Fallible):
     """What every step has that yields a result and can take long."""
 
     timeout_s: Annotated[PositiveDuration | None, Role.TEMPLATE] = Field(
-        default=None, alias="timeout", description="At most this long: milliseconds, or 30s, 5m, 2h."
+        default=None, alias="timeout", description="The step fails after this time; its process is ended."
     )
     state_update: Update | None = Field(
-        default=None, description="A write of the result, which is `result` in its scope."
+        default=None, description="A write to the state when the step completes; `result` is in scope."
     )
 
 
@@ -141,48 +156,60 @@ class RunsSomewhere(Working):
     """What every step has that starts a process."""
 
     working_dir: Annotated[Word | None, Role.TEMPLATE] = Field(
-        default=None, description="Where to run: relative to the project's root, and inside it."
+        default=None,
+        description="The working directory, relative to the project's root and inside it. Without this key: the root.",
     )
-    env: Annotated[dict[VariableName, Word], Role.VALUE] = Field(default={}, description="Variables for the process.")
+    env: Annotated[dict[VariableName, Word], Role.VALUE] = Field(
+        default={}, description="Environment variables for the process, besides those of the run."
+    )
     output_format: OutputFormat = Field(
-        default="text", description="What the result is: text, a list of lines, JSON, or key=value lines as an object."
+        default="text",
+        description="How the output becomes the result. text: as it is, without the last line break; lines: a list of"
+        " texts; json: one JSON value; key_value: an object, from lines `key=value` or `key: value`.",
     )
 
 
 class ShellCommand(RunsSomewhere):
-    """A command that sidecar runs itself, with `sh`. What `{{ }}` puts into it never becomes code."""
+    """Runs a command. The result is its standard output; an exit code other than 0 is an error."""
 
     type: Literal["shell_command"]
     command: Annotated[Command, Role.COMMAND] = Field(
-        description="A text for the shell; or a list, a program and its arguments, which no shell reads."
+        description="A text, run by `sh`; or a list: a program and its arguments, run without a shell. A value from "
+        "`{{ }}` never becomes code."
     )
 
 
 class AgentShellCommand(RunsSomewhere):
-    """A command that needs a person's terminal or an agent's permissions."""
+    """Runs a command on the person's terminal if there is one. An agent that drives the run executes it itself."""
 
     type: Literal["agent_shell_command"]
     command: Annotated[Command, Role.COMMAND] = Field(
-        description="A text for the shell; or a list, a program and its arguments, which no shell reads."
+        description="A text, run by `sh`; or a list: a program and its arguments, run without a shell. A value from "
+        "`{{ }}` never becomes code."
     )
-    reason: Annotated[str, Role.MESSAGE] = Field(default="", description="Why sidecar cannot run it by itself.")
+    reason: Annotated[str, Role.MESSAGE] = Field(
+        default="", description="Why the command needs a person or the driving agent."
+    )
 
 
 class AgentStep(RunsSomewhere):
-    """A prompt for an agent: a text, or one of the prompts by name."""
+    """Gives a prompt to an agent. The result is the agent's answer."""
 
     model_config = ConfigDict(title="Agent", json_schema_extra=one_of("prompt", "prompt_name"))
 
     type: Literal["agent"]
     agent: Annotated[Text | None, Role.TEMPLATE] = Field(
-        default=None, description="Which agent; without it the setting `default_agent`."
+        default=None, description="The agent's name. Without this key: the setting `default_agent`."
     )
-    prompt: Annotated[Text | None, Role.PROMPT] = Field(default=None, description="What the agent is to do.")
+    prompt: Annotated[Text | None, Role.PROMPT] = Field(
+        default=None, description="What the agent is to do. Either this or `prompt_name` is required."
+    )
     prompt_name: Name | None = Field(
-        default=None, validate_default=True, description="A prompt by its name, in place of `prompt`."
+        default=None, validate_default=True, description="The name of a prompt file, instead of `prompt`."
     )
     parameters: Annotated[dict[str, JsonValue], Role.VALUE] = Field(
-        default={}, description="For the prompt by name; with `prompt`, what the agent's definition asks for besides."
+        default={},
+        description="Values for the parameters of the prompt file; with `prompt`, for further parameters of the agent.",
     )
 
     @field_validator("prompt_name")
@@ -196,21 +223,23 @@ class McpTool(StrictModel):
     """A tool of an MCP server."""
 
     server: Annotated[Text | None, Role.TEMPLATE] = Field(
-        default=None, description="Which server of `.mcp.json` or the settings; without it, the one that has the tool."
+        default=None,
+        description="A server in `.mcp.json` or in the setting `mcp_servers`. Without this key: the server that has "
+        "the tool.",
     )
-    method: Annotated[Text, Role.TEMPLATE] = Field(description="The tool's name.")
-    params: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Its arguments.")
+    method: Annotated[Text, Role.TEMPLATE] = Field(description="The name of the tool.")
+    params: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="The arguments of the tool.")
 
 
 class McpCall(Working):
-    """A call of an MCP tool."""
+    """Calls a tool of an MCP server. The result is the tool's structured answer, or its text."""
 
     type: Literal["mcp_call"]
-    mcp: McpTool = Field(description="Which tool, with what.")
+    mcp: McpTool = Field(description="The tool and its arguments.")
 
 
 class StateUpdate(Fallible):
-    """Writes into the state: one, or several that hold together or not at all."""
+    """Writes to the state: one field, or several in one transaction."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -222,13 +251,13 @@ class StateUpdate(Fallible):
     )
 
     type: Literal["state_update"]
-    path: Annotated[Path | None, Role.PATH] = Field(default=None, description="Where to: below `raw.` or `state.`.")
-    operation: Operation = Field(default="set", description=OPERATION_TEXT)
-    value: Annotated[JsonValue, Role.VALUE] = Field(
-        default=None, description="What to write; for `increment` 1 if absent."
+    path: Annotated[Path | None, Role.PATH] = Field(
+        default=None, description=f"{PATH_TEXT} Either this or `updates` is required."
     )
+    operation: Operation = Field(default="set", description=OPERATION_TEXT)
+    value: Annotated[JsonValue, Role.VALUE] = Field(default=None, description=VALUE_TEXT)
     updates: Annotated[tuple[FullUpdate, ...] | None, Field(min_length=1)] = Field(
-        default=None, validate_default=True, description="Several writes in one transaction, in place of `path`."
+        default=None, validate_default=True, description="Several writes, all or none of them, instead of `path`."
     )
 
     @field_validator("updates")
@@ -258,22 +287,28 @@ class StateUpdate(Fallible):
 class InputValidation(StrictModel):
     """What an answer has to look like."""
 
-    pattern: Annotated[str, Role.PATTERN] = Field(description="A regular expression (JavaScript's) that it matches.")
-    error_message: Annotated[str, Role.MESSAGE] = Field(default="", description="What to say where it does not.")
+    pattern: Annotated[str, Role.PATTERN] = Field(description="A JavaScript regular expression that has to match.")
+    error_message: Annotated[str, Role.MESSAGE] = Field(
+        default="", description="What the person is told if it does not match."
+    )
 
 
 class UserInput(Working):
-    """A question to the person, and the answer as its result."""
+    """Asks the person. The result is the answer. Without a terminal the run pauses until `sidecar answer`."""
 
     type: Literal["user_input"]
     prompt: Annotated[Text, Role.MESSAGE] = Field(description="The question.")
-    validation: InputValidation | None = Field(default=None, description="What the answer has to look like.")
-    answer_type: Type = Field(default="string", description="What the answer is read as.")
+    validation: InputValidation | None = Field(default=None, description="A check of the answer.")
+    answer_type: Type = Field(
+        default="string",
+        description="The type of the answer. yes, y, true, no, n and false are booleans; lists and objects are read as "
+        "JSON.",
+    )
     choices: Annotated[tuple[JsonValue, ...], Field(min_length=1)] | None = Field(
-        default=None, description="The only answers."
+        default=None, description="The only answers that are accepted."
     )
     default: Annotated[JsonValue, Role.VALUE] = Field(
-        default=None, description="The answer where the person just agrees."
+        default=None, description="The answer if the person enters nothing."
     )
 
     @model_validator(mode="after")
@@ -285,23 +320,25 @@ class UserInput(Working):
 
 
 class UserMessage(Fallible):
-    """A message to the person."""
+    """Shows a message: on the terminal, in `status`, in the log, and to the MCP client."""
 
     type: Literal["user_message"]
-    message: Annotated[Text, Role.MESSAGE] = Field(description="What to say.")
+    message: Annotated[Text, Role.MESSAGE] = Field(description="The message.")
 
 
 class ApplyHints(Working):
-    """An agent applies hints to a file; `applied_count` is in the scope of `state_update`."""
+    """Has an agent apply hints to a file. In `state_update`, `applied_count` is how many the agent applied."""
 
     type: Literal["apply_hints"]
     file: Annotated[Text, Role.TEMPLATE] = Field(description="The file.")
-    hints: Annotated[JsonValue, Role.VALUE] = Field(description="What to apply to it.")
-    agent: Annotated[Text | None, Role.TEMPLATE] = Field(default=None, description="Which agent; else `default_agent`.")
+    hints: Annotated[JsonValue, Role.VALUE] = Field(description="The hints: any value.")
+    agent: Annotated[Text | None, Role.TEMPLATE] = Field(
+        default=None, description="The agent's name. Without this key: the setting `default_agent`."
+    )
 
 
 class Wait(Fallible):
-    """A pause: for a time, or until a condition holds."""
+    """Waits for a time, or until a condition is true."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -314,16 +351,19 @@ class Wait(Fallible):
 
     type: Literal["wait"]
     duration_s: Annotated[Duration | None, Role.TEMPLATE] = Field(
-        default=None, alias="duration", description="How long: milliseconds, or 30s, 5m, 2h."
+        default=None, alias="duration", description="How long to wait. Either this or `until` is required."
     )
     until: Annotated[Condition | None, Role.CONDITION] = Field(
-        default=None, validate_default=True, description="Wait until this holds, in place of `duration`."
+        default=None, validate_default=True, description="Wait until this is true, instead of `duration`."
     )
     interval_s: Annotated[PositiveDuration, Role.TEMPLATE] = Field(
-        default=1.0, json_schema_extra={"default": "1s"}, alias="interval", description="How often to look at `until`."
+        default=1.0,
+        json_schema_extra={"default": "1s"},
+        alias="interval",
+        description="The time between two evaluations of `until`.",
     )
     timeout_s: Annotated[PositiveDuration | None, Role.TEMPLATE] = Field(
-        default=None, alias="timeout", description="The step fails when `until` has not held for so long."
+        default=None, alias="timeout", description="The step fails if `until` is not true within this time."
     )
 
     @field_validator("until")
@@ -343,11 +383,13 @@ class Wait(Fallible):
 
 
 class Exit(StepBase):
-    """The end of the run, whatever stands around it."""
+    """Ends the run, at any depth of loops and conditions."""
 
     type: Literal["exit"]
-    status: Literal["success", "failed"] = Field(default="success", description="How the run ends.")
-    message: Annotated[str, Role.MESSAGE] = Field(default="", description="What to say then.")
+    status: Literal["success", "failed"] = Field(
+        default="success", description="success: the run is completed; failed: the run has failed."
+    )
+    message: Annotated[str, Role.MESSAGE] = Field(default="", description="The reason, shown as the run's end.")
 
 
 # Steps that decide what runs next
@@ -357,19 +399,21 @@ DEFAULT_MAX_ITERATIONS = 100
 
 
 class Conditional(StepBase):
-    """One of two lists of steps."""
+    """Executes one of two lists of steps."""
 
     type: Literal["conditional"]
-    condition: Annotated[Condition, Role.CONDITION] = Field(description="Which of the two.")
-    then: Steps = Field(description="The steps where it holds.")
-    else_: Steps | None = Field(default=None, alias="else", description="The steps where it does not.")
+    condition: Annotated[Condition, Role.CONDITION] = Field(description="True: `then`; false: `else`.")
+    then: Steps = Field(description="The steps if the condition is true.")
+    else_: Steps | None = Field(default=None, alias="else", description="The steps if it is false.")
 
 
 class Loop(StepBase):
     """What both loops have: their steps, called `body` or `steps`."""
 
-    body: Steps | None = Field(default=None, description="The steps of each iteration.")
-    steps: Steps | None = Field(default=None, validate_default=True, description="Another word for `body`.")
+    body: Steps | None = Field(
+        default=None, description="The steps of an iteration. Either this or `steps` is required."
+    )
+    steps: Steps | None = Field(default=None, validate_default=True, description="Another name for `body`.")
 
     @field_validator("steps")
     @classmethod
@@ -384,20 +428,21 @@ class Loop(StepBase):
 
 
 class While(Loop):
-    """Steps again and again, while a condition holds. `loop` in their scope counts: `loop.index`, from 0."""
+    """Repeats steps while a condition is true. In the steps, `loop.index` counts the iterations from 0."""
 
     model_config = ConfigDict(json_schema_extra=one_of("body", "steps"))
 
     type: Literal["while"]
-    condition: Annotated[Condition, Role.CONDITION] = Field(description="Looked at before each iteration.")
+    condition: Annotated[Condition, Role.CONDITION] = Field(description="Evaluated before each iteration.")
     max_iterations: Annotated[PositiveCount, Role.TEMPLATE] = Field(
         default=DEFAULT_MAX_ITERATIONS,
-        description="The run ends with `LimitReached` where the condition still holds then.",
+        description="The run ends as a reached limit (exit code 3) if the condition is still true after so many "
+        "iterations.",
     )
 
 
 class ForEach(Loop):
-    """Steps for each item of a list, one after the other; `item` and `index` are in their scope."""
+    """Repeats steps for each item of a list, one after the other; `item` and `index` are in scope."""
 
     model_config = ConfigDict(json_schema_extra=one_of("body", "steps"))
 
@@ -406,55 +451,64 @@ class ForEach(Loop):
 
 
 class SubAgentErrors(StrictModel):
-    """What becomes of a step whose task failed."""
+    """What a `parallel_foreach` does when a task fails."""
 
     strategy: Literal["retry_failed", "continue", "fail_all"] = Field(
-        default="fail_all", description="The failed again; on without them; or end the others and fail."
+        default="fail_all",
+        description="fail_all: end the other tasks, and the step fails; continue: go on without the failed tasks; "
+        "retry_failed: run each failed task again, then as fail_all.",
     )
     max_retries: Annotated[Count, Role.TEMPLATE] = Field(
-        default=3, description="How many times again, for `retry_failed`."
+        default=3, description="For `retry_failed`: how often a failed task is run again."
     )
-    collect_errors: Flag = Field(default=False, description="Keep the errors in the state.")
-    error_state_path: Annotated[Path | None, Role.PATH] = Field(default=None, description="Where they go.")
+    collect_errors: Flag = Field(default=False, description="Append the errors of failed tasks to `error_state_path`.")
+    error_state_path: Annotated[Path | None, Role.PATH] = Field(
+        default=None, description="A list in the state for these errors."
+    )
 
 
 class ParallelForEach(Fallible):
-    """A sub-agent task for each item of a list, several at a time. A task's id is `<step id>.<index>`."""
+    """Runs a task for each item of a list, several at a time. A task's id is `<step id>.<index>`."""
 
     type: Literal["parallel_foreach"]
     items: Annotated[Items, Role.ITEMS] = Field(description="The list.")
-    sub_agent_task: Name = Field(description="Which of `sub_agent_tasks`, of this workflow or one that it imports.")
-    max_parallel: Annotated[PositiveCount, Role.TEMPLATE] = Field(default=5, description="How many at a time.")
+    sub_agent_task: Name = Field(
+        description="The name of a task in `sub_agent_tasks`, of this workflow or of one that it imports."
+    )
+    max_parallel: Annotated[PositiveCount, Role.TEMPLATE] = Field(
+        default=5, description="How many tasks run at the same time."
+    )
     wait_for_all: Flag = Field(
-        default=True, description="false: go on when the first is done; the run's end waits for all."
+        default=True, description="false: go on when the first task is done; the run's end waits for the others."
     )
     agent: Annotated[Text | None, Role.TEMPLATE] = Field(
-        default=None, description="Which agent does the tasks that need one."
+        default=None,
+        description="The agent for tasks with steps that need one. Without this key: the setting `default_agent`.",
     )
     sub_agent_prompt_override: Annotated[Text | None, Role.PROMPT] = Field(
-        default=None, description="In place of the standard prompt for sub-agents."
+        default=None, description="A prompt instead of the standard prompt for sub-agents."
     )
     on_sub_agent_error: SubAgentErrors = Field(default=SubAgentErrors(), description="What to do when a task fails.")
 
 
 class IncludeWorkflow(Working):
-    """Another workflow, with a state of its own; afterwards it can be read under this step's id."""
+    """Runs another workflow, which has a state of its own. That state can be read afterwards under this step's id."""
 
     type: Literal["include_workflow"]
-    workflow: Name = Field(description="The `name` of one that is imported, else a workflow by its name.")
+    workflow: Name = Field(description="The `name` of an imported workflow, else the name of a workflow file.")
     inputs: Annotated[dict[str, JsonValue], Role.VALUE] = Field(
-        default={}, description="Its inputs; they also set its `raw` fields of the same names."
+        default={}, description="Values for its inputs, and for its `raw` fields of the same name."
     )
 
 
 class Break(StepBase):
-    """The end of the innermost loop."""
+    """Leaves the innermost loop."""
 
     type: Literal["break"]
 
 
 class Continue(StepBase):
-    """The next iteration of the innermost loop."""
+    """Goes on with the next iteration of the innermost loop."""
 
     type: Literal["continue"]
 

@@ -80,18 +80,20 @@ class Computed(StrictModel):
     """A field that follows from others, and is computed again whenever one of them changes."""
 
     from_: Annotated[Sources, Role.SOURCE] = Field(
-        alias="from", description="What it follows from: one path, which is `input`, or several: `input[0]` and so on."
+        alias="from",
+        description="The fields it is computed from. One path: its value is `input`; a list of paths: `input` is the "
+        "list of their values.",
     )
-    transform: Annotated[Text, Role.TRANSFORM] = Field(
-        description="JavaScript: an expression, an object literal, or a function body with `return`."
-    )
-    description: str = Field(default="", description="What it is.")
+    transform: Annotated[Text, Role.TRANSFORM] = Field(description="How it is computed from `input`.")
+    description: str = Field(default="", description="What the field is for.")
     on_error: Literal["use_fallback", "propagate", "ignore"] = Field(
-        default="propagate", description="Where it cannot be computed: the fallback, an error, or the value as it was."
+        default="propagate",
+        description="If the computation fails. propagate: the update that caused it fails; use_fallback: the field "
+        "gets `fallback`; ignore: it keeps its value.",
     )
     fallback: JsonValue = Field(default=None, description="The value for `use_fallback`.")
     validate_: Annotated[Text | None, Role.CHECK] = Field(
-        default=None, alias="validate", description="JavaScript over `output`; where it is false, that is an error."
+        default=None, alias="validate", description="A check of the new value, which is `output`; false is an error."
     )
 
     @property
@@ -103,67 +105,84 @@ class Computed(StrictModel):
 class StateSchema(StrictModel):
     """The fields of the state."""
 
-    raw: FieldTypes = Field(default={}, description="Fields that steps write.")
-    state: FieldTypes = Field(default={}, description="More fields that steps write.")
-    computed: dict[Identifier, Computed] = Field(default={}, description="Fields that follow from others.")
+    raw: FieldTypes = Field(default={}, description="Fields that steps write, with their types.")
+    state: FieldTypes = Field(default={}, description="More such fields, under another name.")
+    computed: dict[Identifier, Computed] = Field(
+        default={}, description="Fields that are computed from others, again whenever one of these changes."
+    )
 
 
 class DefaultState(StrictModel):
     """What the state begins with."""
 
-    raw: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of `raw`.")
-    state: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of `state`.")
+    raw: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of fields of `raw`.")
+    state: Annotated[dict[str, JsonValue], Role.VALUE] = Field(default={}, description="Values of fields of `state`.")
 
 
 class TaskErrors(StrictModel):
     """What a sub-agent task does when one of its steps failed."""
 
-    return_on_error: Flag = Field(default=True, description="Give the error to the step that started the task.")
-    cleanup_on_error: Steps | None = Field(default=None, description="Steps before it is given back.")
+    return_on_error: Flag = Field(
+        default=True, description="false: the task counts as completed in spite of the error."
+    )
+    cleanup_on_error: Steps | None = Field(
+        default=None, description="Steps that are executed when the task fails; `error` is in scope."
+    )
 
 
 class SubAgentTask(StrictModel):
     """Steps that `parallel_foreach` runs once for each of its items."""
 
-    description: str = Field(default="", description="What it is for.")
+    description: str = Field(default="", description="What the task is for.")
     inputs: Annotated[dict[Identifier, JsonValue], Role.VALUE] = Field(
-        default={}, description="Names for its steps, with their values: `item` and `index` are in scope."
+        default={},
+        description="Names that the task's steps can use, with their values; `item` and `index` are in scope.",
     )
-    steps: Steps = Field(description="What it does.")
-    error_handling: TaskErrors = Field(default=TaskErrors(), description="What it does when that fails.")
+    steps: Steps = Field(description="The steps of the task.")
+    error_handling: TaskErrors = Field(default=TaskErrors(), description="What to do when a step of the task fails.")
 
 
 class ErrorCollection(StrictModel):
     """Where errors are kept."""
 
-    enabled: Flag = Field(default=True, description="Whether they are.")
-    state_path: Annotated[Path, Role.PATH] = Field(default="raw.workflow_errors", description="Where to.")
-    include_stack_traces: Flag = Field(default=False, description="With the place in the JavaScript.")
+    enabled: Flag = Field(default=True, description="false: errors are not kept.")
+    state_path: Annotated[Path, Role.PATH] = Field(
+        default="raw.workflow_errors", description="A list in the state to which each error is appended."
+    )
+    include_stack_traces: Flag = Field(default=False, description="Keep the position in the JavaScript, too.")
 
 
 class ErrorHandling(StrictModel):
     """What the run does with an error that no step took care of."""
 
     on_error: Literal["checkpoint_and_fail", "continue", "retry_workflow"] = Field(
-        default="checkpoint_and_fail", description="Fail, resumable; on with the next step; or from the start again."
+        default="checkpoint_and_fail",
+        description="checkpoint_and_fail: the run fails and can be resumed; continue: go on with the next step; "
+        "retry_workflow: start again with the first step.",
     )
-    retry_count: Annotated[Count, Role.TEMPLATE] = Field(default=3, description="How many times, for `retry_workflow`.")
+    retry_count: Annotated[Count, Role.TEMPLATE] = Field(default=3, description="For `retry_workflow`: how often.")
     retry_delay_s: Annotated[Duration, Role.TEMPLATE] = Field(
         default=1.0,
         json_schema_extra={"default": "1s"},
         alias="retry_delay",
-        description="Wait before that: milliseconds, or 30s, 5m, 2h.",
+        description="For `retry_workflow`: the pause before it.",
     )
     error_collection: ErrorCollection | None = Field(default=None, description="Keep every error in the state.")
-    on_failure: Steps | None = Field(default=None, description="Steps when the run fails; `error` is in scope.")
+    on_failure: Steps | None = Field(
+        default=None, description="Steps that are executed when the run fails; `error` is in scope."
+    )
 
 
 class OnResume(StrictModel):
     """How a run goes on that was interrupted."""
 
-    retry_failed_steps: Flag = Field(default=True, description="Do the step again that failed.")
-    skip_completed_steps: Flag = Field(default=True, description="What is done stays done.")
-    reset_error_counts: Flag = Field(default=False, description="Begin to count retries again.")
+    retry_failed_steps: Flag = Field(
+        default=True, description="Execute the failed step again; false: go on with the next one."
+    )
+    skip_completed_steps: Flag = Field(
+        default=True, description="Always true: a completed step is never executed again."
+    )
+    reset_error_counts: Flag = Field(default=False, description="Start counting retries from 0 again.")
 
     @field_validator("skip_completed_steps")
     @classmethod
@@ -180,12 +199,14 @@ class RunLimits(StrictModel):
         default=None, description="Iterations of all loops together."
     )
     max_duration_s: Annotated[PositiveDuration | None, Role.TEMPLATE] = Field(
-        default=None, alias="max_duration", description="Time in which it runs: milliseconds, or 30s, 5m, 2h."
+        default=None, alias="max_duration", description="The time that the run is executed."
     )
     max_cost_usd: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="What its agents may cost."
+        default=None, description="What the run's agents may cost together."
     )
-    max_transitions: Annotated[Count | None, Role.TEMPLATE] = Field(default=None, description="Steps executed.")
+    max_transitions: Annotated[Count | None, Role.TEMPLATE] = Field(
+        default=None, description="The number of executed steps."
+    )
 
 
 class Workflow(StrictModel):
@@ -197,24 +218,34 @@ class Workflow(StrictModel):
     )
 
     name: Name | None = Field(
-        default=None, description="The name by which a component is included; a workflow is found by its file's name."
+        default=None,
+        description="The name by which importing workflows include it. On the command line a workflow has the name of"
+        " its file.",
     )
-    version: str = Field(default="", description="For people; in quotes.")
-    description: str = Field(default="", description="What it accomplishes; lists show it.")
+    version: str = Field(default="", description="A version for people, in quotes.")
+    description: str = Field(default="", description="What the workflow does; shown in lists.")
     inputs: dict[ParameterName, Input] = Field(
         default={},
-        description="What the caller gives: `inputs` in every scope. Required ones come first on a command line.",
+        description="The values that a caller gives; `inputs.NAME` in expressions.",
     )
-    imports: tuple[Import, ...] = Field(default=(), description="Components, as files relative to this one.")
-    default_state: DefaultState = Field(default=DefaultState(), description="What the state begins with.")
-    state_schema: StateSchema = Field(default=StateSchema(), description="The fields of the state.")
-    steps: Steps | None = Field(default=None, description="What it does.")
+    imports: tuple[Import, ...] = Field(
+        default=(),
+        description="Workflow files that this one uses, relative to this file and inside its workflows directory.",
+    )
+    default_state: DefaultState = Field(default=DefaultState(), description="The state's values at the start.")
+    state_schema: StateSchema = Field(
+        default=StateSchema(), description="The fields of the state, and how they are computed."
+    )
+    steps: Steps | None = Field(default=None, description="The steps, executed in this order.")
     sub_agent_tasks: dict[Name, SubAgentTask] | None = Field(
-        default=None, validate_default=True, description="What `parallel_foreach` can do for its items."
+        default=None, validate_default=True, description="Tasks for `parallel_foreach`, by name."
     )
-    error_handling: ErrorHandling = Field(default=ErrorHandling(), description="What to do with errors.")
-    on_resume: OnResume = Field(default=OnResume(), description="How to go on after an interruption.")
-    limits: RunLimits = Field(default=RunLimits(), description="Where a run ends for its own good.")
+    error_handling: ErrorHandling = Field(default=ErrorHandling(), description="What to do when a step fails.")
+    on_resume: OnResume = Field(default=OnResume(), description="What to do when the run is resumed.")
+    limits: RunLimits = Field(
+        default=RunLimits(),
+        description="Limits of the run, resumes included. A reached limit ends it with exit code 3.",
+    )
 
     @field_validator("sub_agent_tasks")
     @classmethod

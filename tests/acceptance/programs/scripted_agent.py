@@ -23,7 +23,7 @@ def main() -> None:
         path.write_text("".join([*lines[: number - 1], *lines[number:]]))
     if found := re.search(r"^(.+) has \d+ bytes\. Make it shorter", prompt, re.MULTILINE):
         Path(found[1]).write_text("short\n")
-    sys.stdout.write("done\n")
+    sys.stdout.write('{"applied_count": 2}\n' if "applied_count" in prompt else "done\n")
 
 
 main()
