@@ -19,7 +19,8 @@ import yaml
 CHECKOUT = Path(__file__).parents[2]
 DOCUMENTS = [
     "README.md",
-    *(f"docs/{name}.md" for name in ("signals", "language", "agents", "mcp", "operations", "events")),
+    *(f"docs/{name}.md" for name in ("signals", "language", "reference", "agents", "mcp", "operations", "events")),
+    *(f"docs/tutorial-{name}.md" for name in ("loop", "review", "approval")),
 ]
 OUTPUTS = ("Workspace not found", "tidy: ")  # how the blocks begin that show what is printed
 WORKFLOW = re.compile(r"^cat > \.swissarmyhammer/workflows/([\w-]+)\.yaml <<'YAML'$", re.MULTILINE)
@@ -80,17 +81,17 @@ def typed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     (home / ".swissarmyhammer" / "agents").mkdir(parents=True)
     (home / ".swissarmyhammer" / "agents" / "scripted.yaml").write_text(yaml.safe_dump(agent))
     (home / ".gitconfig").write_text("[user]\n  name = Newcomer\n  email = newcomer@example.org\n")
-    # The README makes a project of its own, and its first two lines need one that is there.
-    projects = [home / "project", home / "sidecar-tour"]
+    lines = "\n".join(block for block in blocks(document, "sh") if not is_about_the_checkout(block))
+    # The README and the tutorials make projects of their own; the README's first two lines need one that is there.
+    own = re.search(r"^cd ~/([\w-]+)$", lines, re.MULTILINE)
+    projects = [home / "project", *([home / own[1]] if own else [])]
     for project in projects:
         (project / ".swissarmyhammer" / "workspaces" / "my-task").mkdir(parents=True)
         for name, content in CODE.items():
             (project / name).write_text(content)
         committed(project, environment)
-    lines = "\n".join(block for block in blocks(document, "sh") if not is_about_the_checkout(block))
     done = run(["sh", "-eu"], projects[0], environment, input=lines)
-    project = projects["cd ~/sidecar-tour" in lines]
-    return Typed(document, project, environment, done.returncode, done.stdout, done.stderr)
+    return Typed(document, projects[-1], environment, done.returncode, done.stdout, done.stderr)
 
 
 def run(
@@ -126,7 +127,8 @@ def test_every_workflow_in_the_documentation_runs_to_its_end(typed: Typed) -> No
 
 
 def test_every_part_of_a_workflow_or_of_the_settings_is_a_valid_one(typed: Typed) -> None:
-    for number, block in enumerate(blocks(typed.document, "yaml")):
+    parts = [] if typed.document == "docs/reference.md" else blocks(typed.document, "yaml")  # see test_reference.py
+    for number, block in enumerate(parts):
         if "notify" in yaml.safe_load(block):
             (typed.project / ".swissarmyhammer" / "config.yaml").write_text(block)
             assert "ntfy.sh" in typed.sidecar("config", "show")
