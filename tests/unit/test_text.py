@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text import clean, cost, cut, duration, first_fitting, share, tokens, width
+from sidecar.text import clean, cost, cut, duration, share, tokens, width
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,6 @@ def test_the_width_is_what_a_terminal_makes_of_it(text: str) -> None:
     screen = pyte.Screen(80, 2)
     pyte.Stream(screen).feed(text)
     assert screen.cursor.x == width(text)
-
-
-def test_the_longest_wording_that_fits_is_taken() -> None:
-    assert first_fitting(10, "much too long", "long enough", "short") == "short"
-    assert first_fitting(3, "much too long", "short") == "sh…"
 
 
 @pytest.mark.parametrize(

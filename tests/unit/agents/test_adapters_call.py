@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,11 +15,10 @@ from sidecar.agents.adapters import ADAPTERS
 from sidecar.errors import AgentFailed
 from sidecar.model.agent import AgentDefinition
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
-    from sidecar.agents.adapters.adapter import Invocation, McpConfiguration
-    from sidecar.model.agent import AdapterName
+from sidecar.agents.adapters.adapter import Invocation, McpConfiguration
+from sidecar.model.agent import AdapterName
 
 TOOLS: tuple[AdapterName, ...] = ("claude", "codex", "gemini")
 MCP: McpConfiguration = {
@@ -107,8 +106,6 @@ def test_claude_holds_itself_to_the_cost_limit(place: Place) -> None:
     assert "--max-budget-usd" not in place.call("claude").argv
 
 
-def test_claude_is_asked_to_tell_when_it_waits(place: Place) -> None:
-    assert place.call("claude").environment == {"CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"}
 
 
 def test_the_mcp_server_is_made_known_to_claude_and_permitted(place: Place) -> None:
@@ -149,23 +146,6 @@ def test_without_a_server_nothing_speaks_of_one(place: Place, adapter: AdapterNa
     assert "SIDECAR_RUN_ID" not in call.environment
 
 
-@pytest.mark.parametrize(
-    "prompt", ["plain", "-dash", "two\nlines", "é 😀", "{{ prompt }}", "$(rm x) `y` 'z' \"w\"", ""]
-)
-@pytest.mark.parametrize("via", ["stdin", "argument"])
-def test_a_real_command_gets_exactly_the_prompt(place: Place, prompt: str, via: str) -> None:
-    call = place.call("command", prompt, command=["claude", "first"], args=["second"], prompt_via=via)
-    done = subprocess.run(
-        call.argv,
-        input=call.stdin,
-        capture_output=True,
-        check=True,
-        cwd=place.cwd,
-        env={**os.environ, **place.environment, "LC_ALL": "C.UTF-8"},
-    )
-    arguments, stdin = json.loads(done.stdout)
-    assert arguments == ["first", "second", *([prompt] if via == "argument" else [])]
-    assert stdin == (prompt if via == "stdin" else "")
 
 
 def test_bytes_that_are_no_text_reach_the_command_as_they_were(place: Place) -> None:
@@ -192,15 +172,8 @@ def test_a_missing_program_is_named_with_every_way_to_point_to_it(place: Place, 
     assert "\n" not in told
 
 
-def test_a_file_that_may_not_be_executed_is_no_program(place: Place) -> None:
-    (place.path / "claude").chmod(0o644)
-    with pytest.raises(AgentFailed, match="the program 'claude', or it is not executable"):
-        place.call("claude")
 
 
-def test_a_missing_command_is_named(place: Place) -> None:
-    with pytest.raises(AgentFailed, match=r"cannot find the program 'no-such'.*`command`"):
-        place.call("command", command=["no-such"])
 
 
 @pytest.mark.parametrize("adapter", TOOLS)
@@ -214,28 +187,20 @@ def test_a_variable_names_the_program_and_the_definition_beats_it(
     assert place.call(adapter, command=[str(own), "--wrapped"]).argv[:2] == (str(own), "--wrapped")
 
 
-def test_a_variable_that_names_nothing_is_an_error_and_not_ignored(place: Place) -> None:
-    place.environment["SIDECAR_CLAUDE"] = "/nowhere/claude"
-    with pytest.raises(AgentFailed, match="'/nowhere/claude'"):
-        place.call("claude")
 
 
-def test_a_relative_program_is_relative_to_where_the_agent_runs(
+def test_a_program_is_found_where_the_agent_runs_in_the_home_and_on_the_path_of_the_definition(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     inside = program(place.cwd / "tools" / "agent")
     assert place.call("command", command=["tools/agent"]).argv[0] == str(inside)
     assert os.path.samefile(place.call("command", command=["./tools/agent"]).argv[0], inside)
-
-
-def test_the_home_directory_may_be_written_as_a_tilde(place: Place) -> None:
-    from pathlib import Path
-
     own = program(Path(os.environ["HOME"]) / "agent")
     assert place.call("command", command=["~/agent"]).argv[0] == str(own)
-
-
-def test_a_path_of_the_definition_is_where_the_program_is_looked_for(place: Place, tmp_path: Path) -> None:
     other = program(tmp_path / "other" / "claude")
     assert place.call("claude", env={"PATH": str(other.parent)}).argv[0] == str(other)
+
+
+
+

@@ -44,12 +44,6 @@ def test_a_forced_one_that_cannot_be_had_is_an_error_that_says_why(monkeypatch: 
     assert report("auto").why_not_better == (("cgroup", "no cgroup v2 is mounted here"),)
 
 
-@linux
-def test_a_cgroup_that_is_not_ours_to_divide_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "own", lambda: "/proc/self")
-    assert "not delegated" in str(cgroup.why_not())
-
-
 def test_the_probe_leaves_no_group_behind() -> None:
     if reason := cgroup.why_not():
         pytest.skip(reason)

@@ -310,17 +310,6 @@ def test_an_agent_inside_an_agent_carries_both_markers() -> None:
     assert lineage.with_marker({}, "only") == "only"
 
 
-def test_a_variable_is_read_from_an_environment_block() -> None:
-    assert lineage.variable_in(b"A=1\0SIDECAR_PROJECT=/p=q\0", "SIDECAR_PROJECT") == "/p=q"
-    assert lineage.variable_in(b"A=1\0", "SIDECAR_PROJECT") is None
-
-
-def test_tags_differ_and_fit_a_limit() -> None:
-    tags = {lineage.new_tag() for _ in range(1000)}
-    assert len(tags) == 1000
-    assert all(0 < tag < 1 << 62 for tag in tags)
-
-
 def macos(value: bytes, *, told: int = 0) -> SimpleNamespace:
     """The C library of a Mac, as far as this asks it."""
 

@@ -50,15 +50,6 @@ def test_who_follows_it_misses_nothing_though_it_is_turned_between_two_looks(pat
     assert followed.encode() == b"".join(LINES)
 
 
-def test_what_fits_is_never_turned(path: Path) -> None:
-    sink = Sink(str(path))
-    for _ in range(10):
-        sink.write(b"x" * 100)
-    sink.close()
-    assert path.stat().st_size == 1000
-    assert not Path(f"{path}{FORMER}").exists()
-
-
 def test_a_log_that_cannot_be_turned_ends_and_says_so_and_the_agent_goes_on(path: Path) -> None:
     sink = Sink(str(path))
     Path(f"{path}{FORMER}").mkdir()

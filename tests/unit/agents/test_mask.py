@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.agents.mask import MASK, Masker, Secrets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 few_letters = st.text(alphabet='ab"é', min_size=1, max_size=5)
 
@@ -58,16 +55,6 @@ def test_what_only_looked_like_a_secret_is_shown_when_it_turns_out_not_to_be() -
     assert masker.rest() == b""
 
 
-def test_a_secret_in_json_is_masked_in_its_json_spelling() -> None:
-    assert through(Secrets(['p"w\nä']), [b'{"a": "p\\"w\\n\\u00e4"}']) == b'{"a": "' + MASK + b'"}'
-
-
-def test_without_secrets_everything_passes_at_once() -> None:
-    masker = Masker(Secrets(["", ""]))
-    assert masker.feed(b"anything") == b"anything"
-    assert masker.rest() == b""
-
-
 def test_an_event_is_masked_in_its_texts_and_keys_and_keeps_its_names() -> None:
     secrets = Secrets(["sk-0123456789"])
     data = {
@@ -106,7 +93,3 @@ def test_secrets_can_be_learned_later() -> None:
     assert secrets.masked_text("it is hunter2hunter2") == "it is ********"
     assert secrets.masked(b"hunter2hunter2") == b"********"
     assert secrets.are_in("hunter2hunter2")
-
-
-def test_half_a_surrogate_pair_is_no_obstacle() -> None:
-    assert Secrets(["hunter2hunter2"]).masked_text("\ud800 hunter2hunter2") == "\ud800 ********"

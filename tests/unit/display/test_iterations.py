@@ -17,13 +17,6 @@ def iterated(*took_s: float, of: int | None = 10) -> tuple[Iterations, float]:
     return loop, now
 
 
-def test_there_is_no_estimate_before_five_iterations_are_over() -> None:
-    loop, now = iterated(10, 10, 10, 10)
-    assert loop.left_s(now) is None
-    loop, now = iterated(10, 10, 10, 10, 10)
-    assert loop.left_s(now) == 50
-
-
 def test_the_estimate_is_made_of_the_last_five() -> None:
     loop, now = iterated(1000, 10, 10, 10, 10, 20)
     assert loop.left_s(now) == 4 * 12
@@ -34,12 +27,6 @@ def test_the_estimate_shrinks_while_an_iteration_goes_on_but_never_below_the_res
     loop, now = iterated(10, 10, 10, 10, 10)
     assert loop.left_s(now + 4) == 46
     assert loop.left_s(now + 4000) == 40
-
-
-def test_without_a_known_end_there_is_no_estimate() -> None:
-    loop, now = iterated(10, 10, 10, 10, 10, of=None)
-    assert loop.left_s(now) is None
-    assert loop.average_s == 10
 
 
 def test_only_complete_iterations_count() -> None:

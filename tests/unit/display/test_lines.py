@@ -83,22 +83,12 @@ def test_an_agent_is_known_by_its_name_from_start_to_end() -> None:
     ]
 
 
-def test_an_agent_that_was_ended_is_told_why() -> None:
-    ended = (kinds.AGENT_ENDED, {"name": "claude", "reason": "abort", "exit_code": -9, "survivors": 2})
-    assert lines(ended) == ["claude: ended: abort, 2 processes survived"]
-
-
 def test_steps_and_tasks_tell_how_long_they_took() -> None:
     step = {"step": "a", "id": "a", "type": "agent"}
     told = lines((kinds.STEP_STARTED, step), (kinds.TASK_STARTED, {"task": "t"}), (kinds.TASK_ENDED, {"task": "t"}))
     assert told[-1] == "task t: done in 1s"
     told = lines((kinds.STEP_STARTED, step), (kinds.MESSAGE, {}), (kinds.STEP_COMPLETED, step))
     assert told[-1] == "step a: done in 2s"
-
-
-def test_a_task_that_is_tried_again_says_so() -> None:
-    again = (kinds.TASK_ENDED, {"task": "t", "error": {"message": "no"}, "will_retry": True})
-    assert lines(again) == ["task t: failed, is tried again: no"]
 
 
 def test_quiet_tells_only_what_needs_a_person() -> None:
@@ -120,14 +110,6 @@ def test_of_a_command_that_succeeds_only_its_words_are_told() -> None:
     )
 
 
-def test_the_last_words_of_a_task_come_with_its_name_also_behind_its_end() -> None:
-    command = {"agent_id": "1", "name": "lint", "step": "each.1/lint", "task": "each.1"}
-    ended = (kinds.AGENT_ENDED, {**command, "reason": "exited", "exit_code": 0})
-    assert lines((kinds.AGENT_STARTED, command), ended, (kinds.AGENT_OUTPUT, {**command, "lines": ["late"]})) == [
-        "lint of each.1 | late"
-    ]
-
-
 def test_a_step_with_tasks_is_told_once_and_before_them_each_time() -> None:
     step = {"step": "loop[0]/each", "id": "each", "type": "parallel_foreach"}
     round_ = [
@@ -141,8 +123,3 @@ def test_a_step_with_tasks_is_told_once_and_before_them_each_time() -> None:
     inner = (kinds.TASK_STARTED, {"task": "each.0/inner.0", "step": "inner", "thread": "each.0#1"})
     begun = (kinds.STEP_STARTED, {"step": "each.0/inner", "id": "inner", "type": "parallel_foreach", "task": "each.0"})
     assert lines(inner, begun) == ["step inner of task each.0: parallel_foreach", "task each.0/inner.0: begins"]
-
-
-def test_lines_that_were_lost_are_counted() -> None:
-    output = (kinds.AGENT_OUTPUT, {"agent_id": "1", "lines": ["last"], "dropped": 9})
-    assert lines(output) == ["| (9 lines left out)", "| last"]

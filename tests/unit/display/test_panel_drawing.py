@@ -86,12 +86,6 @@ def test_it_draws_four_times_a_second_however_much_happens(watched: Watched) -> 
     assert 7 <= written.count(_FRAME) <= 9  # in two seconds
 
 
-def test_an_idle_panel_draws_once_a_second_for_the_times_in_it(watched: Watched) -> None:
-    watched.say("the only event")
-    watched.beats(4)
-    assert watched.beats(40).count(_FRAME) == 10
-
-
 def test_only_rows_that_changed_are_written(watched: Watched) -> None:
     watched.say("first")
     whole = watched.beats(1)
@@ -102,29 +96,11 @@ def test_only_rows_that_changed_are_written(watched: Watched) -> None:
     assert b"first" not in changed
 
 
-def test_a_new_size_is_drawn_at_the_next_beat_without_an_event(watched: Watched) -> None:
-    watched.beats(1)
-    watched.resize(40, 12)
-    assert b"\033[12;1H" in watched.beats(1)
-
-
 def test_a_clock_that_is_set_back_does_not_stop_it(watched: Watched) -> None:
     watched.beats(1)
     watched.now -= 3600
     watched.say("after the clock was set back")
     assert b"after the clock was set back" in watched.beats(2)
-
-
-def test_hidden_it_leaves_the_terminal_and_comes_back_whole(watched: Watched) -> None:
-    watched.say("a message")
-    watched.beats(1)
-    with watched.panel.hidden():
-        assert watched.read().endswith(b"\033[?1049l")
-        watched.say("meanwhile")
-        assert watched.beats(8) == b""
-    back = watched.beats(1)
-    assert back.startswith(b"\033[?1049h")
-    assert b"a message" in back
 
 
 def test_a_terminal_that_takes_nothing_holds_up_nobody_and_catches_up_later(watched: Watched) -> None:

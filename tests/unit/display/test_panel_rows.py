@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from typing import Any
 
 import pytest
@@ -84,16 +83,6 @@ def test_a_stop_is_shown_with_the_key_that_cancels_it_its_source_and_its_reason(
     assert "Press s to toggle stop" in shown
 
 
-def test_where_no_key_is_heard_none_is_offered() -> None:
-    shown = drawn(told(STOP), keys=False)
-    assert "Stop requested" in shown
-    assert "Press" not in shown
-
-
-def test_an_abort_is_shown_with_its_reason() -> None:
-    assert "✗ Abort requested: enough" in drawn(told((kinds.SIGNAL, {"signal": "abort", "reason": "enough"})))
-
-
 def test_after_the_end_nothing_is_asked_or_offered_any_more() -> None:
     shown = drawn(told(STOP, (kinds.RUN_ENDED, {"status": "stopped", "reason": "Tests are red"})))
     assert "■ STOPPED  Tests are red" in shown
@@ -107,18 +96,6 @@ def test_more_agents_than_rows_are_counted() -> None:
     assert "agent0" in shown
     assert " more" in shown
     assert "agent39" not in shown
-
-
-def test_cost_and_tokens_are_shown_where_they_are_known() -> None:
-    assert "Cost" not in drawn(told())
-    shown = drawn(told((kinds.USAGE, {"step": "a", "cost_usd": 0.5, "tokens": 12_345})))
-    assert "Cost: $0.5000" in shown
-    assert "Tokens: 12.3k" in shown
-
-
-def test_a_question_and_a_gate_say_what_is_waited_for() -> None:
-    assert "▶ RUNNING  asks: Which branch?" in drawn(told((kinds.QUESTION, {"prompt": "Which branch?"})))
-    assert "‖ PAUSED  waits for approval of plan" in drawn(told((kinds.GATE, {"stage": "plan"})))
 
 
 def test_a_loop_without_an_end_has_no_bar_and_no_estimate() -> None:
@@ -143,14 +120,3 @@ def test_a_loop_that_is_over_before_its_maximum_is_not_half_done() -> None:
     assert "5 iterations done" in rows[2]
     rows = texts(panel.summary(told(loop, (kinds.RUN_ENDED, {"status": "stopped"})), 60, 100.0))
     assert "5 / 10 (50%)" in rows[2]
-
-
-def test_a_failed_step_is_told() -> None:
-    failed = (kinds.STEP_FAILED, {"step": "a", "id": "lint", "error": {"message": "exit code 2"}})
-    assert "step lint failed: exit code 2" in drawn(told(failed))
-
-
-def test_the_summary_says_how_it_ended_and_has_no_empty_rows() -> None:
-    rows = texts(panel.summary(told((kinds.RUN_ENDED, {"status": "completed"})), 60, 100.0))
-    assert "✓ COMPLETED" in rows[1]
-    assert all(set(row) & set(string.ascii_letters + "─") for row in rows)

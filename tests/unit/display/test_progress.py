@@ -38,13 +38,6 @@ def story() -> Story:
     return story
 
 
-def test_a_run_has_a_name_a_mode_and_a_status(story: Story) -> None:
-    progress = story.progress
-    assert (progress.workflow, progress.mode, progress.status, progress.run_id) == ("iterate", "loop", "running", "run")
-    story.tell(kinds.RUN_ENDED, status="aborted", reason="Tests are red")
-    assert (progress.status, progress.reason, progress.is_over) == ("aborted", "Tests are red", True)
-
-
 def test_the_time_between_an_end_and_a_resume_is_not_counted(story: Story) -> None:
     story.now = 1100
     story.tell(kinds.RUN_ENDED, status="stopped")
@@ -63,14 +56,6 @@ def test_an_owner_that_died_worked_until_the_last_that_was_heard_of_it(story: St
     story.tell(kinds.RUN_RESUMED, previous_status="interrupted")
     assert story.progress.elapsed_s(9001) == 61
     assert story.progress.crew.agents == {}
-
-
-def test_the_outermost_loop_is_the_one_that_counts(story: Story) -> None:
-    story.tell(kinds.ITERATION, step="outer", iteration=1, of=3)
-    story.tell(kinds.ITERATION, step="inner", iteration=1, of=9)
-    story.tell(kinds.STEP_STARTED, step="outer[0]/inner[0]/work", id="work", type="agent")
-    story.tell(kinds.ITERATION, step="inner", iteration=2, of=9)
-    assert loop_of(story) == ("outer", 1, 3)
 
 
 def test_a_loop_behind_another_takes_its_place(story: Story) -> None:
@@ -97,16 +82,6 @@ def test_after_a_resume_inside_of_an_inner_loop_the_outer_one_is_found(story: St
     assert loop_of(story) == ("outer", 7, None)
     story.tell(kinds.ITERATION, step="outer", iteration=8, of=20)
     assert loop_of(story) == ("outer", 8, 20)
-
-
-def test_a_step_behind_a_loop_tells_that_it_is_over(story: Story) -> None:
-    story.tell(kinds.ITERATION, step="loop", iteration=1, of=3)
-    story.tell(kinds.STEP_STARTED, step="loop[0]/work", id="work", type="agent", attempt=2)
-    loop = story.progress.loop
-    assert loop is not None
-    assert (loop.done, story.progress.step, story.progress.attempt) == (0, "work", 2)
-    story.tell(kinds.STEP_STARTED, step="after", id="after", type="shell_command")
-    assert loop.done == 1
 
 
 @pytest.mark.parametrize(
@@ -184,20 +159,6 @@ def test_cost_and_tokens_are_those_of_all_agents_living_or_not(story: Story) -> 
     story.tell(kinds.ACTIVITY, agent_id="b", activity="usage", cost_usd=None, tokens={"input": 7, "output": 0})
     story.tell(kinds.USAGE, step="two", cost_usd=None, tokens=7)
     assert (crew.cost_usd, crew.tokens) == (0.5, 47)
-
-
-def test_a_stop_is_shown_until_it_is_cancelled(story: Story) -> None:
-    story.tell(kinds.SIGNAL, signal="stop", source="keyboard", path=None, reason="requested at the terminal")
-    assert story.progress.asked["stop"] == ("requested at the terminal", "keyboard", "")
-    story.tell(kinds.SIGNAL, signal="stop", cancelled=True)
-    assert story.progress.asked == {}
-
-
-def test_a_question_is_shown_until_it_is_answered(story: Story) -> None:
-    story.tell(kinds.QUESTION, step="ask", prompt="Which branch?")
-    assert story.progress.waits_for == "Which branch?"
-    story.tell(kinds.ANSWERED, step="ask", value="main")
-    assert story.progress.waits_for == ""
 
 
 def test_a_flood_of_output_keeps_the_last_lines_and_nothing_else(story: Story) -> None:

@@ -7,17 +7,15 @@ import logging
 import os
 import pty
 import socket
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.service import logs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 logger = logging.getLogger("sidecar.test")
 
@@ -129,29 +127,10 @@ def test_journald_gets_fields(pipe: tuple[int, TextIO], journal: tuple[str, sock
     assert told | expected | {"SIDECAR_RUN_ID": "R", "SIDECAR_PROJECT": "/p"} == told
 
 
-def test_set_up_again_the_new_level_holds_and_no_socket_is_left(
-    pipe: tuple[int, TextIO], journal: tuple[str, socket.socket]
-) -> None:
-    path, listening = journal
-    logs.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=path)
-    (first,) = logging.getLogger().handlers
-    logs.set_up(pipe[1], "error", connected_to_journald(pipe[1]), journal=path)
-    logger.warning("not told")
-    logger.error("told")
-    assert as_journald_reads(listening.recv(65536))["MESSAGE"] == "told"
-    assert vars(first)["_socket"].fileno() == -1
-
-
 def test_where_journald_is_away_its_stream_is_still_there(pipe: tuple[int, TextIO], tmp_path: Path) -> None:
     logs.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=str(tmp_path / "nobody"))
     logger.info("it runs")
     assert os.read(pipe[0], 1024) == b"sidecar: it runs\n"
-
-
-def test_a_variable_that_was_inherited_does_not_make_a_file_the_journal(pipe: tuple[int, TextIO]) -> None:
-    logs.set_up(pipe[1], "info", {"JOURNAL_STREAM": "1:2"})
-    logger.info("it runs")
-    assert lines(pipe[0])[0]["message"] == "it runs"
 
 
 def test_runs_are_logged_with_their_ids_and_without_what_anybody_wrote(pipe: tuple[int, TextIO]) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sidecar.errors import InputError, SidecarError
 from sidecar.service import project as projects
 from sidecar.service import workspaces
-
-if TYPE_CHECKING:
-    from sidecar.service.project import Project
+from sidecar.service.project import Project
 
 
 @pytest.fixture
@@ -20,13 +17,6 @@ def project(tmp_path: Path) -> Project:
     root = tmp_path / "project"
     root.mkdir()
     return projects.here(str(root), {})
-
-
-def test_the_directories_of_claude_iterate_are_used_where_there_are_any(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "project" / "claude-iterate" / "workspaces").mkdir(parents=True)
-    target, made, kept = workspaces.init(project, "task")
-    assert target.directory == f"{project.root}/claude-iterate/workspaces/task"
-    assert (len(made), kept) == (3, [])
 
 
 def test_none_is_made_outside_of_the_project(project: Project, tmp_path: Path) -> None:
@@ -65,9 +55,3 @@ def test_instructions_are_ready_missing_or_a_template(project: Project, text: st
     instructions = Path(target.directory) / "INSTRUCTIONS.md"
     instructions.unlink() if text is None else instructions.write_text(text)
     assert workspaces.details(project, "task", None)["instructions"] == state
-
-
-def test_clean_removes_only_what_it_may(project: Project) -> None:
-    target, _, _ = workspaces.init(project, "task")
-    assert workspaces.clean(target, ["TODO.md", "../task/TODO.md", ".stop"]) == []
-    assert workspaces.leftovers(target.directory) == []
