@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sidecar.agents.adapters import ADAPTERS
-from sidecar.errors import AgentFailed
-from sidecar.model.agent import AgentDefinition
-
-from pathlib import Path
-
 from sidecar.agents.adapters.adapter import Invocation, McpConfiguration
-from sidecar.model.agent import AdapterName
+from sidecar.errors import AgentFailed
+from sidecar.model.agent import AdapterName, AgentDefinition
 
 TOOLS: tuple[AdapterName, ...] = ("claude", "codex", "gemini")
 MCP: McpConfiguration = {
@@ -106,8 +102,6 @@ def test_claude_holds_itself_to_the_cost_limit(place: Place) -> None:
     assert "--max-budget-usd" not in place.call("claude").argv
 
 
-
-
 def test_the_mcp_server_is_made_known_to_claude_and_permitted(place: Place) -> None:
     words = place.call("claude", mcp=MCP).argv
     configuration = json.loads(words[words.index("--mcp-config") + 1])
@@ -146,8 +140,6 @@ def test_without_a_server_nothing_speaks_of_one(place: Place, adapter: AdapterNa
     assert "SIDECAR_RUN_ID" not in call.environment
 
 
-
-
 def test_bytes_that_are_no_text_reach_the_command_as_they_were(place: Place) -> None:
     assert place.call("command", os.fsdecode(b"a\xff"), command=["claude"]).stdin == b"a\xff"
 
@@ -172,10 +164,6 @@ def test_a_missing_program_is_named_with_every_way_to_point_to_it(place: Place, 
     assert "\n" not in told
 
 
-
-
-
-
 @pytest.mark.parametrize("adapter", TOOLS)
 def test_a_variable_names_the_program_and_the_definition_beats_it(
     place: Place, adapter: AdapterName, tmp_path: Path
@@ -185,8 +173,6 @@ def test_a_variable_names_the_program_and_the_definition_beats_it(
     assert place.call(adapter).argv[0] == str(named)
     own = program(tmp_path / "own")
     assert place.call(adapter, command=[str(own), "--wrapped"]).argv[:2] == (str(own), "--wrapped")
-
-
 
 
 def test_a_program_is_found_where_the_agent_runs_in_the_home_and_on_the_path_of_the_definition(
@@ -200,7 +186,3 @@ def test_a_program_is_found_where_the_agent_runs_in_the_home_and_on_the_path_of_
     assert place.call("command", command=["~/agent"]).argv[0] == str(own)
     other = program(tmp_path / "other" / "claude")
     assert place.call("claude", env={"PATH": str(other.parent)}).argv[0] == str(other)
-
-
-
-

@@ -12,9 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.agents.adapters import ADAPTERS
-from sidecar.agents.adapters.events import Failed, Resumed, Said, Summary, Tokens, ToolBegan, ToolEnded, Used, Waiting
-
-from sidecar.agents.adapters.events import Event, Parser
+from sidecar.agents.adapters.events import (
+    Event,
+    Failed,
+    Parser,
+    Resumed,
+    Said,
+    Summary,
+    Tokens,
+    ToolBegan,
+    ToolEnded,
+    Used,
+    Waiting,
+)
 from sidecar.model.agent import AdapterName
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -299,8 +309,6 @@ def test_the_answer_of_a_command_is_its_standard_output() -> None:
     assert reader.summary() == Summary(text="one\ntwo\n\ufffd")
 
 
-
-
 def test_of_endless_output_the_end_is_kept() -> None:
     reader = parser("command")
     for number in range(100):
@@ -364,10 +372,6 @@ def test_garbage_never_raises_and_what_follows_is_still_read(name: AdapterName, 
     }
     assert Said("good") in reader.feed(good[name])
     assert reader.summary().text.endswith("good")
-
-
-
-
 
 
 # The tools' own words, in any order and nesting.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +12,6 @@ from hypothesis import strategies as st
 from sidecar.agents.adapters.events import Resumed, Said, Tokens, ToolBegan, ToolEnded, Used, Waiting
 from sidecar.agents.limits import LimitWatch
 from sidecar.model.agent import Limits
-
-from collections.abc import Callable
 
 
 class Agent:
@@ -27,8 +26,6 @@ class Agent:
         self.now += seconds
         reached = self.watch.reached()
         return reached.reason if reached else None
-
-
 
 
 def test_a_timeout_is_wall_clock_whatever_the_agent_does() -> None:
@@ -80,8 +77,6 @@ def test_the_timers_of_a_hung_tool_are_no_life() -> None:
     assert agent.after(0) == "stall"
 
 
-
-
 def test_waiting_for_a_permission_is_no_stall_and_afterwards_silence_counts_again() -> None:
     agent = Agent(idle_timeout="5s")
     agent.watch.waits_for_permission()
@@ -99,10 +94,6 @@ def test_waiting_for_a_told_moment_is_no_stall_until_it_has_passed() -> None:
     assert agent.after(3600) is None
     assert agent.after(4) is None
     assert agent.after(1) == "stall"
-
-
-
-
 
 
 @pytest.mark.parametrize(

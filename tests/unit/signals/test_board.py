@@ -209,3 +209,13 @@ async def test_a_look_that_finds_nothing_new_wakes_nobody(place: Place) -> None:
         (place.run / ".stop").unlink()
         place.board.look()
     assert woken
+
+
+def test_the_key_against_a_wider_stop_refuses_it_for_this_run_only(place: Place) -> None:
+    (place.workspace / ".stop").write_text("everybody out")
+    other = place.new_board()
+    place.board.toggle()
+    assert not place.board.is_stop_requested()
+    assert (place.workspace / ".stop").exists()
+    other.look()
+    assert other.is_stop_requested()
