@@ -184,6 +184,22 @@ class Settings(BaseModel):
         return values
 
 
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Where runs belong, with the settings that hold there, as one process sees it."""
+
+    root: str
+    settings: Settings
+    environment: Mapping[str, str]
+
+
+def open_project(option: str | None, environment: Mapping[str, str] | None = None) -> Project:
+    """The project that `--project`, SIDECAR_PROJECT or the working directory names."""
+    environment = dict(os.environ if environment is None else environment)
+    root = layout.find_root(option, environment)
+    return Project(root, load(root, environment), environment)
+
+
 def load(root: str, environment: Mapping[str, str], **flags: object) -> Settings:
     """The settings that hold in a project that may be acted in: whoever starts anything there comes through here."""
     refuse_foreign(root, environment)

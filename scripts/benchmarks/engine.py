@@ -16,13 +16,13 @@ import anyio
 from benchmarks.report import Figure
 from sidecar import config
 from sidecar.catalog import workflows
+from sidecar.config import Project
 from sidecar.engine.owner import Owner
 from sidecar.engine.server_driven import ServerDriven
 from sidecar.engine.steps import HANDLERS
 from sidecar.engine.steps.context import Context, Handler
 from sidecar.model.steps import Wait
 from sidecar.service import starting
-from sidecar.service.project import Project
 from sidecar.service.use_cases import UseCases
 from sidecar.signals.run_lock import RunLock
 

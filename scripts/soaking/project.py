@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
+from sidecar import config
 from sidecar.catalog import workflows
 from sidecar.engine.execution import locked
 from sidecar.errors import REPORTED
 from sidecar.service import handing_over, starting
-from sidecar.service import project as projects
 from sidecar.signals import run_lock
 from sidecar.store.db import Database, open_database
 from sidecar.store.journal import Journal
@@ -74,7 +74,7 @@ class Soaked:
         self.workspaces = [self.own / "workspaces" / f"w{number}" for number in range(workspaces)]
         self._random = random.Random(f"{seed} plans")
         self._make()
-        self._project = projects.here(str(self.root), self.environment)
+        self._project = config.open_project(str(self.root), self.environment)
         self._database: Database = open_database(str(self.root))
         self.journal = Journal(self._database)
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def main(arguments: list[str], project_option: str | None) -> int:
     """A wrong answer is refused before anything happens."""
     options = _parser().parse_args(arguments)
+    from sidecar import config  # noqa: PLC0415
     from sidecar.cli import asking, detaching, executing, resume  # noqa: PLC0415 - everything that executes a run
-    from sidecar.service import project as projects  # noqa: PLC0415
     from sidecar.service.status import journal_with  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
-    project = projects.here(project_option)
+    project = config.open_project(project_option)
     with journal_with(project.root, options.run) as (database, run):
         resume.refuse_busy(project, run)
         question = question_of(database, project.root, run)

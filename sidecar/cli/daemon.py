@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskStatus
 
+    from sidecar.config import Project
     from sidecar.service.daemon import Daemon
     from sidecar.service.executor import Runs
     from sidecar.service.notify_systemd import Pulse, Systemd
-    from sidecar.service.project import Project
     from sidecar.service.use_cases import UseCases
 
 logger = logging.getLogger(__name__)
@@ -75,13 +75,13 @@ def _log(first: Project) -> None:
 
 
 def _projects(named: list[str]) -> list[Project]:
-    from sidecar.service.project import here  # noqa: PLC0415
+    from sidecar.config import open_project  # noqa: PLC0415
 
     if named:
-        found = [here(name) for name in named]
+        found = [open_project(name) for name in named]
     else:
-        first = here(None)
-        listed = [here(os.path.expanduser(name)) for name in first.settings.projects]
+        first = open_project(None)
+        listed = [open_project(os.path.expanduser(name)) for name in first.settings.projects]
         found = listed or [first]
     return list({project.root: project for project in found}.values())
 

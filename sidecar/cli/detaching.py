@@ -18,7 +18,7 @@ from sidecar.text import clean
 
 if TYPE_CHECKING:
     from sidecar.cli.executing import Manner
-    from sidecar.service.project import Project
+    from sidecar.config import Project
 
 OK = 0
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from sidecar.catalog.workflows import Definition
+    from sidecar.config import Project
     from sidecar.display.panel import Panel
     from sidecar.engine.server_driven import ServerDriven
     from sidecar.engine.steps.context import AskablePerson
-    from sidecar.service.project import Project
 
 OK, FAILED, LIMIT = 0, 2, 3
 _SIGNALLED = 128  # and the number of the signal

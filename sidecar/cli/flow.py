@@ -42,12 +42,12 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     options = launching.parsed(launching.parser("flow", "workflow", about), arguments, "workflow")
     if options is None:
         return OK
+    from sidecar import config  # noqa: PLC0415
     from sidecar.catalog import workflows  # noqa: PLC0415 - pydantic and yaml, only for those who need them
     from sidecar.cli import named_help  # noqa: PLC0415
-    from sidecar.service import project as projects  # noqa: PLC0415
     from sidecar.service import starting  # noqa: PLC0415
 
-    project = projects.here(project_option)
+    project = config.open_project(project_option)
     try:
         definition = workflows.find(project.root, options.name)
     except NotFound as error:

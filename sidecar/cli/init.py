@@ -153,10 +153,10 @@ def _settings() -> str:
 
 
 def _workspace(project_option: str | None, root: str) -> None:
-    from sidecar.service import project as projects  # noqa: PLC0415
+    from sidecar import config  # noqa: PLC0415
     from sidecar.service import workspaces  # noqa: PLC0415
 
-    target, made, kept = workspaces.init(projects.here(project_option), _WORKSPACE)
+    target, made, kept = workspaces.init(config.open_project(project_option), _WORKSPACE)
     for name in (*made, *kept):
         _tell(root, os.path.join(target.directory, name), made=name in made)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from sidecar.catalog.agents import CatalogAgent
     from sidecar.catalog.workflows import Definition
-    from sidecar.service.project import Project
+    from sidecar.config import Project
     from sidecar.service.starting import Prepared
     from sidecar.state.script import Script
 

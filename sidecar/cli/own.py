@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sidecar.agents.detach import Starter
     from sidecar.cli.executing import Given
-    from sidecar.service.project import Project
+    from sidecar.config import Project
 
 
 def main(arguments: list[str], project_option: str | None) -> int:
@@ -30,10 +30,10 @@ def main(arguments: list[str], project_option: str | None) -> int:
 
 
 def _execute(project_option: str | None, asked: dict[str, Any], starter: Starter) -> int:
+    from sidecar import config  # noqa: PLC0415
     from sidecar.cli import executing  # noqa: PLC0415
-    from sidecar.service import project as projects  # noqa: PLC0415
 
-    project = projects.here(project_option)
+    project = config.open_project(project_option)
     given = _given(project, asked, starter)
     return executing.execute(project, asked["run_id"], executing.Manner(quiet=True), given)
 

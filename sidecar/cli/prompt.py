@@ -97,12 +97,12 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     options = launching.parsed(parser, arguments, "prompt")
     if options is None:
         return OK
+    from sidecar import config  # noqa: PLC0415
     from sidecar.catalog import agents, prompts  # noqa: PLC0415
     from sidecar.cli import named_help  # noqa: PLC0415
     from sidecar.service import adhoc  # noqa: PLC0415
-    from sidecar.service import project as projects  # noqa: PLC0415
 
-    project = projects.here(project_option)
+    project = config.open_project(project_option)
     prompt = prompts.find(project.root, options.name)
     if options.help:
         print("\n".join(named_help.of_prompt(prompt)))

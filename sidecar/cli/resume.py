@@ -10,7 +10,7 @@ from sidecar.errors import DefinitionError, InputError, NotFound
 
 if TYPE_CHECKING:
     from sidecar.catalog.workflows import Definition
-    from sidecar.service.project import Project
+    from sidecar.config import Project
     from sidecar.store.db import Database
     from sidecar.store.journal import Journal, StoredRun
 
@@ -20,13 +20,13 @@ OK, BUSY = 0, 1
 def main(arguments: list[str], project_option: str | None) -> int:
     """Here, or detached."""
     options = _parser().parse_args(arguments)
+    from sidecar import config  # noqa: PLC0415
     from sidecar.cli import detaching, executing  # noqa: PLC0415 - everything that executes a run
     from sidecar.engine import approval  # noqa: PLC0415
-    from sidecar.service import project as projects  # noqa: PLC0415
     from sidecar.service.status import journal_with, to_resume  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
 
-    project = projects.here(project_option)
+    project = config.open_project(project_option)
     with journal_with(project.root, options.run, to_resume) as (database, run):
         if options.run is None:
             _remark(f"run {run.run_id} ({run.workflow})")

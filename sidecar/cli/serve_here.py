@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from sidecar.config import open_project
 from sidecar.engine.owner import Owner
 from sidecar.errors import UnwrappedErrors
 from sidecar.mcp_server.server import serving
@@ -17,7 +18,6 @@ from sidecar.mcp_server.tool import Site
 from sidecar.mcp_server.transport_stdio import standard_streams
 from sidecar.service import keeping
 from sidecar.service.detached_executor import DetachedExecutor
-from sidecar.service.project import here
 from sidecar.service.use_cases import UseCases
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def _serve(root: str, environment: dict[str, str]) -> int:
                     tasks.cancel_scope.cancel()
 
         tasks.start_soon(obey)
-        project = here(root, environment)
+        project = open_project(root, environment)
         async with (
             standard_streams() as (source, sink),
             Owner(root, project.settings, environment, logger.warning) as owner,

@@ -12,7 +12,7 @@ from sidecar.errors import InputError
 from sidecar.text import printable
 
 if TYPE_CHECKING:
-    from sidecar.service.project import Project
+    from sidecar.config import Project
 
     Actions = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -27,9 +27,9 @@ _PURPOSES = {
 def main(arguments: list[str], project_option: str | None) -> int:
     """One of the four."""
     options = _parser().parse_args(arguments)
-    from sidecar.service import project as projects  # noqa: PLC0415 - pydantic, only for those who need it
+    from sidecar import config  # noqa: PLC0415 - pydantic, only for those who need it
 
-    return int(_ACTIONS[options.action](projects.here(project_option), options))
+    return int(_ACTIONS[options.action](config.open_project(project_option), options))
 
 
 def _parser() -> argparse.ArgumentParser:

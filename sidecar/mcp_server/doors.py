@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from sidecar.config import Project
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import RunEndpoint, ServerDriven
     from sidecar.mcp_server.server import McpServer
-    from sidecar.service.project import Project
     from sidecar.service.use_cases import UseCases
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from sidecar.service.project import Project
+    from sidecar.config import Project
     from sidecar.store.journal import StoredRun
 
     # Serves the use cases to the project's clients, and makes the doors of its runs.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from sidecar.service import handing_over
 
 if TYPE_CHECKING:
+    from sidecar.config import Project
     from sidecar.engine.server_driven import ServerDriven
     from sidecar.service.executor import Runs
-    from sidecar.service.project import Project
     from sidecar.store.journal import Journal
 
 

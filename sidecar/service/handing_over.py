@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskStatus
 
-    from sidecar.service.project import Project
+    from sidecar.config import Project
     from sidecar.store.journal import Journal
 
     Begin = Callable[..., Awaitable[None]]

@@ -8,7 +8,7 @@ from sidecar.errors import InputError
 from sidecar.signals import files, targets
 
 if TYPE_CHECKING:
-    from sidecar.service.project import Project
+    from sidecar.config import Project
     from sidecar.signals.files import Kind
     from sidecar.signals.targets import Target
 

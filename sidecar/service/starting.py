@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sidecar.catalog.workflows import Definition
-    from sidecar.config import Settings
+    from sidecar.config import Project, Settings
     from sidecar.model.events import Driver
-    from sidecar.service.project import Project
     from sidecar.state.script import Script
     from sidecar.store.journal import Handouts, Journal, StoredRun
 

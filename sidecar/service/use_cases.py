@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sidecar.catalog.workflows import Definition
+    from sidecar.config import Project
     from sidecar.engine.execution import Execution
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import ServerDriven
     from sidecar.model.events import RunEvent
-    from sidecar.service.project import Project
     from sidecar.state.script import Script
     from sidecar.store.journal import StoredRun
 

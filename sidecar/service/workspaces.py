@@ -15,7 +15,7 @@ from sidecar.signals import files, receipts, targets
 from sidecar.store.journal import Journal
 
 if TYPE_CHECKING:
-    from sidecar.service.project import Project
+    from sidecar.config import Project
     from sidecar.signals.targets import Target
     from sidecar.store.db import Database
     from sidecar.store.journal import StoredRun

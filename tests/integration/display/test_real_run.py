@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.config import Project, open_project
 from sidecar.display.lines import PlainLines
 from sidecar.display.progress import Progress
 from sidecar.engine.owner import Owner
@@ -13,7 +14,6 @@ from sidecar.engine.server_driven import ServerDriven
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.service import starting
-from sidecar.service.project import Project, here
 from sidecar.state.script import Script
 
 _WORKFLOW = """
@@ -70,7 +70,7 @@ def project(tmp_path: Path) -> Project:
     spoken = tmp_path / "spoken.jsonl"
     spoken.write_text(_SPOKEN)
     (home / "agents" / "speaker.yaml").write_text(_SPEAKER.replace("{script}", str(spoken)))
-    return here(str(tmp_path))
+    return open_project(str(tmp_path))
 
 
 async def told_by(project: Project) -> list[RunEvent]:

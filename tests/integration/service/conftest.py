@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from sidecar import config
+from sidecar.config import Project
 from sidecar.engine.owner import Owner
 from sidecar.service import handing_over, starting
-from sidecar.service.project import Project
 
 DEADLINE_S = 60.0
 

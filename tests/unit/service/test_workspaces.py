@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import config
 from sidecar.errors import InputError, SidecarError
-from sidecar.service import project as projects
 from sidecar.service import workspaces
-from sidecar.service.project import Project
+from sidecar.config import Project
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     root = tmp_path / "project"
     root.mkdir()
-    return projects.here(str(root), {})
+    return config.open_project(str(root), {})
 
 
 def test_none_is_made_outside_of_the_project(project: Project, tmp_path: Path) -> None:
-    outside = projects.Project(project.root, project.settings, {"SIDECAR_WORKSPACES_DIR": str(tmp_path / "elsewhere")})
+    outside = config.Project(project.root, project.settings, {"SIDECAR_WORKSPACES_DIR": str(tmp_path / "elsewhere")})
     with pytest.raises(InputError, match="have to be inside the project"):
         workspaces.init(outside, "task")
     assert not (tmp_path / "elsewhere").exists()

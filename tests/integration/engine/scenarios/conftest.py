@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from sidecar import config
+from sidecar.config import Project
 from sidecar.engine.boundary import Ending
 from sidecar.engine.owner import Owner
 from sidecar.engine.replay import load
@@ -26,7 +27,6 @@ from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.service import starting
 from sidecar.service.detached_executor import DetachedExecutor
-from sidecar.service.project import Project
 from sidecar.service.use_cases import UseCases
 from sidecar.signals import files, receipts
 from sidecar.signals.receipts import Receipt
