@@ -22,8 +22,8 @@ from sidecar.engine.server_driven import ServerDriven
 from sidecar.engine.steps import HANDLERS
 from sidecar.engine.steps.context import Context, Handler
 from sidecar.model.steps import Wait
-from sidecar.service import starting
-from sidecar.service.use_cases import UseCases
+from sidecar.service import runs
+from sidecar.service.driving import UseCases
 from sidecar.signals.run_lock import RunLock
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ async def _owner(root: str) -> AsyncIterator[tuple[Project, Owner]]:
 
 
 async def _execute(project: Project, owner: Owner, text: str, name: str) -> tuple[str, float]:
-    prepared = starting.prepare(project, _definition(project.root, name, text), {})
-    run_id = starting.create(project.root, owner.journal, prepared)
+    prepared = runs.prepare(project, _definition(project.root, name, text), {})
+    run_id = runs.create(project.root, owner.journal, prepared)
     begin = time.perf_counter()
     ending = await ServerDriven(owner, run_id, lambda _: None).execute()
     assert ending.status == "completed", ending
@@ -149,12 +149,12 @@ def _plain_commits(root: str, rounds: int) -> float:
 async def _resumed(project: Project, owner: Owner, steps: int) -> Figure:
     """A run that was stopped after many steps, up to the moment at which it stops again."""
     text = _LOOP.format(rounds=steps) + "  - {id: end, type: exit, status: failed, message: here}\n"
-    prepared = starting.prepare(project, _definition(project.root, "long", text), {})
-    run_id = starting.create(project.root, owner.journal, prepared)
+    prepared = runs.prepare(project, _definition(project.root, "long", text), {})
+    run_id = runs.create(project.root, owner.journal, prepared)
     assert (await ServerDriven(owner, run_id, lambda _: None).execute()).status == "failed"
     begin = time.perf_counter()
     with RunLock(project.root, run_id):
-        starting.begin_again(project.root, owner.journal, owner.journal.run(run_id), "server")
+        runs.begin_again(project.root, owner.journal, owner.journal.run(run_id), "server")
     assert (await ServerDriven(owner, run_id, lambda _: None).execute()).status == "failed"
     return Figure(
         f"engine: resume of a run with {2 * steps:,} journalled steps", time.perf_counter() - begin, "s", limit=1

@@ -13,7 +13,7 @@ from sidecar import config
 from sidecar.catalog import workflows
 from sidecar.engine.execution import locked
 from sidecar.errors import REPORTED
-from sidecar.service import handing_over, starting
+from sidecar.service import owners, runs
 from sidecar.signals import run_lock
 from sidecar.store.db import Database, open_database
 from sidecar.store.journal import Journal
@@ -99,8 +99,8 @@ class Soaked:
         given: dict[str, Any] = {"shell": self._work("shell")}
         given["walk"] = [self._work(f"walk[{index}]/act") for index in range(items)]
         given["fan"] = [self._work(f"fan.{index}/do") for index in range(items)]
-        prepared = starting.prepare(self._project, definition, given, workspace.name if workspace else None)
-        run_id = starting.create(str(self.root), self.journal, prepared, details=handing_over.details(self.environment))
+        prepared = runs.prepare(self._project, definition, given, workspace.name if workspace else None)
+        run_id = runs.create(str(self.root), self.journal, prepared, details=owners.details(self.environment))
         self.bound[run_id] = workspace
         words = [given["shell"], *given["walk"], *(given["fan"] if definition.name == "fan" else [])]
         self.plans[run_id] = [str(word).split()[1] for word in words]
@@ -110,8 +110,8 @@ class Soaked:
         """Have it executed, or gone on with; why not, where nobody does."""
         try:
             async with locked(str(self.root), run_id):
-                starting.begin_again(str(self.root), self.journal, self.journal.run(run_id), "server")
-            await handing_over.hand_over(self._project, self.journal, run_id)
+                runs.begin_again(str(self.root), self.journal, self.journal.run(run_id), "server")
+            await owners.delegate(self._project, self.journal, run_id)
         except (*REPORTED, OSError) as error:
             return str(error)
         return None

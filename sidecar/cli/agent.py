@@ -68,13 +68,13 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     from sidecar import config  # noqa: PLC0415
     from sidecar.catalog import agents  # noqa: PLC0415
     from sidecar.cli import named_help  # noqa: PLC0415
-    from sidecar.service import adhoc, starting  # noqa: PLC0415
+    from sidecar.service import runs  # noqa: PLC0415
 
     project = config.open_project(project_option)
     agent = agents.find(project.root, options.name)
     if options.help:
         print("\n".join(named_help.of_agent(agent)))
         return OK
-    directory = starting.workspace_inside(project, options.workspace) if options.workspace else None
-    definition = adhoc.of_agent(agent.name, agent.definition.declared, directory)
+    directory = runs.workspace_inside(project, options.workspace) if options.workspace else None
+    definition = runs.of_agent(agent.name, agent.definition.declared, directory)
     return launching.launch(project, definition, options, f"sidecar agent run {agent.name}", agent=agent)

@@ -11,7 +11,7 @@ import anyio
 from sidecar.cli.executing import CODES, unused
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.model import events as kinds
-from sidecar.service import handing_over
+from sidecar.service import owners
 from sidecar.service.status import describe, journal_with
 from sidecar.store.journal import OPEN, Journal
 from sidecar.text import clean
@@ -29,7 +29,7 @@ def hand_over(project: Project, run_id: str, manner: Manner, **given: Any) -> in
         journal = Journal(database)
         before = journal.last_seq(run_id)
         try:
-            anyio.run(partial(handing_over.hand_over, project, journal, run_id, **given))
+            anyio.run(partial(owners.delegate, project, journal, run_id, **given))
         except REPORTED as error:
             raise SidecarError(f"run {run_id} is not executed: {error}") from None
         run = journal.run(run_id)

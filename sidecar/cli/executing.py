@@ -24,7 +24,8 @@ from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.notify.observing import observing
 from sidecar.notify.telling import telling
-from sidecar.service import keeping, last_turn
+from sidecar.service import keeping
+from sidecar.service.runs import last_turn
 from sidecar.service.status import as_json, describe, event_as_json, messages
 from sidecar.text import clean
 
@@ -163,7 +164,7 @@ class _Foreground:
             given.begun()  # where there was nothing to do
             if self._manner.json or self._manner.gives_answer:
                 found = described(owner, self._run_id)
-                found |= last_turn.of_run(owner.database, self._run_id, found["state"]) if self._manner.agent else {}
+                found |= last_turn(owner.database, self._run_id, found["state"]) if self._manner.agent else {}
             if not self._received:  # else somebody wants us to be gone
                 await keeping.remove_surplus(owner, spare=self._run_id, at_most=keeping.AT_MOST)
         return ending, found

@@ -45,7 +45,7 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     from sidecar import config  # noqa: PLC0415
     from sidecar.catalog import workflows  # noqa: PLC0415 - pydantic and yaml, only for those who need them
     from sidecar.cli import named_help  # noqa: PLC0415
-    from sidecar.service import starting  # noqa: PLC0415
+    from sidecar.service import runs  # noqa: PLC0415
 
     project = config.open_project(project_option)
     try:
@@ -57,5 +57,5 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     if options.help:
         print("\n".join(named_help.of_workflow(definition)))
         return OK
-    check = partial(starting.find, project, definition.name)
+    check = partial(runs.find_workflow, project, definition.name)
     return launching.launch(project, definition, options, f"sidecar flow run {definition.name}", check)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sidecar.catalog.agents import CatalogAgent
     from sidecar.catalog.workflows import Definition
     from sidecar.config import Project
-    from sidecar.service.starting import Prepared
+    from sidecar.service.runs import Prepared
     from sidecar.state.script import Script
 
 OK = 0
@@ -89,17 +89,17 @@ def _prepared(
     """The definition, checked, with its inputs; what is wrong with these is told with the usage."""
     from sidecar.cli import asking, run_options  # noqa: PLC0415
     from sidecar.errors import InputError  # noqa: PLC0415
-    from sidecar.service import starting  # noqa: PLC0415
+    from sidecar.service import runs  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
     parameters = definition.workflow.parameters
-    filled = frozenset({starting.WORKSPACE} if options.workspace else ())
+    filled = frozenset({runs.WORKSPACE} if options.workspace else ())
     with Script(worker=False) as script:  # nothing of the workflow is evaluated yet
         try:
             given = run_options.given(parameters, options.values, options.param, options.var, filled=filled)
             if options.interactive:
                 given |= asking.answers(run_options.missing(parameters, given, filled), script)
-            prepared = starting.prepare(project, definition, given, options.workspace)
+            prepared = runs.prepare(project, definition, given, options.workspace)
             if agent is not None:  # what would fail in its first step
                 asked = {name: value for name, value in prepared.inputs.items() if value is not None}
                 agent.definition.assign(agent.name, asked)
@@ -121,13 +121,13 @@ def _dry_run(project: Project, prepared: Prepared, *, as_json: bool) -> int:
 
 def _begin(project: Project, prepared: Prepared, options: argparse.Namespace, *, is_agent: bool) -> int:
     from sidecar.cli import detaching, executing  # noqa: PLC0415
-    from sidecar.service import handing_over, starting  # noqa: PLC0415
+    from sidecar.service import owners, runs  # noqa: PLC0415
     from sidecar.store.db import open_database  # noqa: PLC0415
     from sidecar.store.journal import Journal  # noqa: PLC0415
 
-    details: dict[str, Any] | None = handing_over.details(project.environment) if options.detach else None
+    details: dict[str, Any] | None = owners.details(project.environment) if options.detach else None
     with open_database(project.root) as database:
-        run_id = starting.create(project.root, Journal(database), prepared, details=details)
+        run_id = runs.create(project.root, Journal(database), prepared, details=details)
     manner = executing.Manner(
         panel=not options.no_panel,
         quiet=options.quiet,

@@ -100,7 +100,7 @@ def _run(arguments: list[str], project_option: str | None) -> int:
     from sidecar import config  # noqa: PLC0415
     from sidecar.catalog import agents, prompts  # noqa: PLC0415
     from sidecar.cli import named_help  # noqa: PLC0415
-    from sidecar.service import adhoc  # noqa: PLC0415
+    from sidecar.service import runs  # noqa: PLC0415
 
     project = config.open_project(project_option)
     prompt = prompts.find(project.root, options.name)
@@ -108,5 +108,5 @@ def _run(arguments: list[str], project_option: str | None) -> int:
         print("\n".join(named_help.of_prompt(prompt)))
         return OK
     agents.find(project.root, options.agent or project.settings.default_agent)  # before anything is begun
-    definition = adhoc.of_prompt(prompt.name, prompt.parameters, options.agent)
+    definition = runs.of_prompt(prompt.name, prompt.parameters, options.agent)
     return launching.launch(project, definition, options, f"sidecar prompt run {prompt.name}")

@@ -66,7 +66,7 @@ def refuse_busy(project: Project, run: StoredRun) -> None:
 def begin_again(project: Project, database: Database, run: StoredRun, *, take_over: bool = False) -> bool:
     """What stands there now is recorded, where the run had ended. False: somebody keeps it busy, which is said."""
     from sidecar.engine.execution import BUSY_S  # noqa: PLC0415
-    from sidecar.service import starting  # noqa: PLC0415
+    from sidecar.service import runs  # noqa: PLC0415
     from sidecar.signals.run_lock import RunBusy, RunLock  # noqa: PLC0415
     from sidecar.store.journal import Handouts  # noqa: PLC0415
     from sidecar.store.journal import Journal as Journal_  # noqa: PLC0415
@@ -79,8 +79,8 @@ def begin_again(project: Project, database: Database, run: StoredRun, *, take_ov
         return False
     try:
         run = journal.run(run.run_id)
-        starting.refuse_handed_out(Handouts(database), run, project.settings, take_over=take_over)
-        for warning in starting.begin_again(project.root, journal, run, "server"):
+        runs.refuse_handed_out(Handouts(database), run, project.settings, take_over=take_over)
+        for warning in runs.begin_again(project.root, journal, run, "server"):
             _remark(warning)
     finally:
         lock.release()
@@ -116,11 +116,11 @@ def _definition(project: Project, journal: Journal, run: StoredRun, *, with_chan
             "the one that it began with, --with-changes takes the new one"
         )
         return None
-    from sidecar.service import starting  # noqa: PLC0415
+    from sidecar.service import runs  # noqa: PLC0415
     from sidecar.state.script import Script  # noqa: PLC0415
 
     with Script(worker=False) as script:
-        return starting.find(project, run.workflow, script)
+        return runs.find_workflow(project, run.workflow, script)
 
 
 def _parser() -> argparse.ArgumentParser:

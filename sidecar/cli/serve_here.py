@@ -17,8 +17,8 @@ from sidecar.mcp_server.server import serving
 from sidecar.mcp_server.tool import Site
 from sidecar.mcp_server.transport_stdio import standard_streams
 from sidecar.service import keeping
-from sidecar.service.detached_executor import DetachedExecutor
-from sidecar.service.use_cases import UseCases
+from sidecar.service.driving import UseCases
+from sidecar.service.owners import DetachedExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from mcp.types import CompleteResult, Completion, PromptReference
 from sidecar.catalog import prompts
 from sidecar.errors import REPORTED
 from sidecar.mcp_server import listing
-from sidecar.service.aside import aside
+from sidecar.service.owners import in_thread
 
 if TYPE_CHECKING:
     from mcp.types import CompleteRequestParams
@@ -44,11 +44,11 @@ async def complete(site: Site, params: CompleteRequestParams) -> CompleteResult:
 async def _values(site: Site, params: CompleteRequestParams) -> list[str]:
     name = params.argument.name
     if isinstance(params.ref, PromptReference):
-        declared = {one.name: one for one in (await aside(prompts.find, site.root, params.ref.name)).parameters}
+        declared = {one.name: one for one in (await in_thread(prompts.find, site.root, params.ref.name)).parameters}
         choices = declared[name].choices if name in declared else None
         if choices is not None:
             return [str(choice) for choice in choices]
     if name in _RUN_IDS:
         return [one["run_id"] for one in (await site.service.status())["runs"]]
     kind = _NAMES.get(name)
-    return [] if kind is None else await aside(listing.names, site.root, kind)
+    return [] if kind is None else await in_thread(listing.names, site.root, kind)

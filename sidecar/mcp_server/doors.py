@@ -11,7 +11,7 @@ import anyio.to_thread
 from sidecar import layout
 from sidecar.errors import SidecarError
 from sidecar.mcp_server import transport_unix
-from sidecar.service.executor import Runs
+from sidecar.service.owners import LocalRuns
 from sidecar.sockets import Listener
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import RunEndpoint, ServerDriven
     from sidecar.mcp_server.server import McpServer
-    from sidecar.service.use_cases import UseCases
+    from sidecar.service.driving import UseCases
 
 
-def owning(project: Project, owner: Owner) -> Runs:
-    """For a process that executes a run itself: its agents find a door. Runs that they start are given away."""
-    runs = Runs(owner)
+def owning(project: Project, owner: Owner) -> LocalRuns:
+    """For a process that executes a run itself: its agents find a door. LocalRuns that they start are given away."""
+    runs = LocalRuns(owner)
 
     def cases() -> UseCases:
-        from sidecar.service.detached_executor import DetachedExecutor  # noqa: PLC0415 - most agents never call
-        from sidecar.service.use_cases import UseCases  # noqa: PLC0415
+        from sidecar.service.driving import UseCases  # noqa: PLC0415
+        from sidecar.service.owners import DetachedExecutor  # noqa: PLC0415 - most agents never call
 
         return UseCases(project, owner, DetachedExecutor(project, owner.journal, runs), hear=owner.emit)
 
@@ -40,7 +40,7 @@ def owning(project: Project, owner: Owner) -> Runs:
     return runs
 
 
-def _of_runs(cases: Callable[[], UseCases], runs: Runs) -> RunEndpoint:
+def _of_runs(cases: Callable[[], UseCases], runs: LocalRuns) -> RunEndpoint:
     """The doors of runs: each is bound at once. The server behind it is made when somebody knocks."""
 
     def door(execution: ServerDriven) -> AbstractAsyncContextManager[None]:
@@ -52,7 +52,7 @@ def _of_runs(cases: Callable[[], UseCases], runs: Runs) -> RunEndpoint:
 @asynccontextmanager
 async def of_daemon(
     use_cases: UseCases,
-    runs: Runs,
+    runs: LocalRuns,
     *,
     http: tuple[str, int] | None = None,
     pages: Mapping[str, Callable[[], str | None]] | None = None,
@@ -89,7 +89,7 @@ async def of_daemon(
 
 
 @asynccontextmanager
-async def _run_door(run_id: str, cases: Callable[[], UseCases], runs: Runs) -> AsyncIterator[None]:
+async def _run_door(run_id: str, cases: Callable[[], UseCases], runs: LocalRuns) -> AsyncIterator[None]:
     with ExitStack() as stack:
         try:
             listening = stack.enter_context(Listener(layout.run_socket(runs.owner.root, run_id)))
@@ -105,7 +105,7 @@ async def _run_door(run_id: str, cases: Callable[[], UseCases], runs: Runs) -> A
                 tasks.cancel_scope.cancel()
 
 
-async def _serve_run(listening: socket.socket, run_id: str, cases: Callable[[], UseCases], runs: Runs) -> None:
+async def _serve_run(listening: socket.socket, run_id: str, cases: Callable[[], UseCases], runs: LocalRuns) -> None:
     await anyio.wait_readable(listening)
     await _load()
     from sidecar.mcp_server.server import serving  # noqa: PLC0415 - most runs have agents that never call
@@ -117,7 +117,7 @@ async def _serve_run(listening: socket.socket, run_id: str, cases: Callable[[], 
 
 
 @contextmanager
-def _known(server: McpServer, runs: Runs) -> Iterator[None]:
+def _known(server: McpServer, runs: LocalRuns) -> Iterator[None]:
     """The server hears of every run, and runs wait for its answers before they end an agent."""
     runs.listeners.add(server.hear)
     runs.replies.add(server.replies_out)

@@ -24,7 +24,7 @@ from sidecar.mcp_server import elicitation, listing
 from sidecar.mcp_server.calls import Call, OpenCalls, Question, run_of
 from sidecar.mcp_server.connections import connection_of
 from sidecar.mcp_server.progress import HEARTBEAT_S, Note, Plan, Sender, Story, sending
-from sidecar.service.aside import aside
+from sidecar.service.owners import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ class Runs:
     async def _start(self, kind: Kind, given: dict[str, Any], context: Context) -> Call:
         name = listing.meant(given[f"{kind}_name"])
         parameters = given.get("parameters", {})
-        plan = await aside(self._looked, kind, given[f"{kind}_name"], parameters)
+        plan = await in_thread(self._looked, kind, given[f"{kind}_name"], parameters)
         detached = given.get("detach", False)
         call = Call(Story(plan), detached=detached, heard=self._heard)
         interactive = given.get("interactive", False)

@@ -36,7 +36,7 @@ from sidecar.mcp_server.replies import Replies
 from sidecar.mcp_server.runs import Runs
 from sidecar.mcp_server.wire import Wire
 from sidecar.model import events as kinds
-from sidecar.service.aside import aside, turn
+from sidecar.service.owners import client_lock, in_thread
 
 if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
@@ -204,14 +204,14 @@ class McpServer:
         return server
 
     async def _list_tools(self, _: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
-        return await aside(tools.listed, self._site)
+        return await in_thread(tools.listed, self._site)
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         key = (id(context.lifespan_context), context.request_id)
         owed = self._replies if tools.is_short(params.name) else self._results
         if isinstance(context.lifespan_context, Connection):
             owed.owe(key)
-        turn.set(connection_of(context).turn)
+        client_lock.set(connection_of(context).turn)
         try:
             return await tools.call(self._site, self._runs, context, params)
         except BaseException:  # cancelled: there will be no reply
@@ -219,10 +219,10 @@ class McpServer:
             raise
 
     async def _list_prompts(self, _: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
-        return await aside(prompts.listed, self._site.root)
+        return await in_thread(prompts.listed, self._site.root)
 
     async def _get_prompt(self, _: Context, params: GetPromptRequestParams) -> GetPromptResult:
-        return await aside(prompts.rendered, self._site.root, params)
+        return await in_thread(prompts.rendered, self._site.root, params)
 
     async def _list_resources(self, _: Context, __: PaginatedRequestParams | None) -> ListResourcesResult:
         return await resources.listed(self._site)

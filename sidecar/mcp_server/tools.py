@@ -13,7 +13,7 @@ from sidecar.errors import REPORTED, InputError, SidecarError
 from sidecar.mcp_server import aliases, arguments, listing
 from sidecar.mcp_server.run_tools import RUNS, SIGNALS
 from sidecar.mcp_server.workflow_tools import DEBUGGING, DRIVING, STATE
-from sidecar.service.aside import aside
+from sidecar.service.owners import in_thread
 from sidecar.service.status import as_json
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def call(
         if tool.runs is not None:
             name = given[f"{tool.runs}_name"]
             if name == listing.LIST:
-                return await aside(_list, site, tool.runs, given)
+                return await in_thread(_list, site, tool.runs, given)
             outcome = await runs.call(tool.runs, given, context, params)
             return outcome if isinstance(outcome, InputRequiredResult) else _ended(name, outcome)
         assert tool.do is not None

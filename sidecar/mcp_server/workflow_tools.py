@@ -25,7 +25,7 @@ from sidecar.mcp_server.schemas import (
     text,
 )
 from sidecar.mcp_server.tool import Site, Tool
-from sidecar.service.aside import aside
+from sidecar.service.owners import in_thread
 
 _WORKFLOW = text("Name of the workflow, such as standards:fix.", blank=False)
 _TASK = text("Id of the task, for a sub-agent of a parallel step.")
@@ -69,7 +69,7 @@ async def _resume(site: Site, given: dict[str, Any]) -> Json:
 
 
 async def _list(site: Site, given: dict[str, Any]) -> Json:
-    return await aside(listing.workflow_list, site.root, include_global=given.get("include_global", True))
+    return await in_thread(listing.workflow_list, site.root, include_global=given.get("include_global", True))
 
 
 def _task(given: dict[str, Any]) -> str | None:

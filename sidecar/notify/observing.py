@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from sidecar.notify.otlp import Exporter
-    from sidecar.service.executor import Runs
     from sidecar.service.metrics import Metrics
+    from sidecar.service.owners import LocalRuns
 
     Page = Callable[[], str | None]  # None: it is not to be had now
 
@@ -27,7 +27,7 @@ _WRITE_EVERY_S = 10.0
 
 
 @asynccontextmanager
-async def observing(runs: Runs, *, counts: bool = False) -> AsyncIterator[dict[str, Page]]:
+async def observing(runs: LocalRuns, *, counts: bool = False) -> AsyncIterator[dict[str, Page]]:
     """Listens to the runs of an owner; gives the pages that its web server shall have, if it has one.
 
     `counts`: it lives long enough for its numbers to mean something, and is the only one in the project that does. It
@@ -55,7 +55,7 @@ async def observing(runs: Runs, *, counts: bool = False) -> AsyncIterator[dict[s
                 tasks.cancel_scope.cancel()
 
 
-def _metrics(runs: Runs) -> Metrics:
+def _metrics(runs: LocalRuns) -> Metrics:
     from sidecar.service.metrics import Metrics  # noqa: PLC0415 - only for a daemon
 
     journal = runs.owner.journal
@@ -64,7 +64,7 @@ def _metrics(runs: Runs) -> Metrics:
     return metrics
 
 
-def _exporter(runs: Runs, tasks: TaskGroup) -> Exporter | None:
+def _exporter(runs: LocalRuns, tasks: TaskGroup) -> Exporter | None:
     from sidecar.notify.otlp import Exporter  # noqa: PLC0415 - only for those who have it set
 
     try:
@@ -77,17 +77,17 @@ def _exporter(runs: Runs, tasks: TaskGroup) -> Exporter | None:
     return exporter
 
 
-def _shown(runs: Runs, metrics: Metrics) -> str | None:
+def _shown(runs: LocalRuns, metrics: Metrics) -> str | None:
     return metrics.text() if runs.owner.settings.metrics else None
 
 
-async def _keep(runs: Runs, metrics: Metrics) -> None:
+async def _keep(runs: LocalRuns, metrics: Metrics) -> None:
     while True:
         _write(runs, metrics)
         await anyio.sleep(_WRITE_EVERY_S)
 
 
-def _write(runs: Runs, metrics: Metrics) -> None:
+def _write(runs: LocalRuns, metrics: Metrics) -> None:
     path = runs.owner.settings.metrics_file
     if path is None:
         return

@@ -15,12 +15,11 @@ from sidecar.engine.execution import wait_until_moved
 from sidecar.engine.owner import Owner
 from sidecar.errors import REPORTED, ConfigError, SidecarError
 from sidecar.service import crashes
-from sidecar.service.executor import LocalExecutor, Runs
-from sidecar.service.handing_over import take_over
+from sidecar.service.driving import UseCases
 from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.keeping import remove_surplus
 from sidecar.service.notify_systemd import Pulse
-from sidecar.service.use_cases import UseCases
+from sidecar.service.owners import LocalExecutor, LocalRuns, accept_delegated
 from sidecar.signals import run_lock
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from sidecar.store.journal import StoredRun
 
     # Serves the use cases to the project's clients, and makes the doors of its runs.
-    Serve = Callable[[UseCases, Runs], AbstractAsyncContextManager[object]]
+    Serve = Callable[[UseCases, LocalRuns], AbstractAsyncContextManager[object]]
 
 logger = logging.getLogger(__name__)
 _COMPACT_EVERY_S = 3600.0
@@ -104,14 +103,14 @@ class Daemon:
                 Owner(project.root, project.settings, project.environment, self._report) as owner,
                 anyio.create_task_group() as executions,
             ):
-                runs = Runs(owner)
+                runs = LocalRuns(owner)
                 executor = self._executor = LocalExecutor(runs, executions)
                 use_cases = self._use_cases = UseCases(project, owner, executor, hear=owner.emit)
                 async with self._serve(use_cases, runs), anyio.create_task_group() as beside:
                     await beside.start(IdleWatch(owner).run)  # first: what is aborted is not resumed
                     beside.start_soon(self._compact, owner)
                     beside.start_soon(self._keep_place, is_ours)
-                    await beside.start(take_over, project.root, executor.begin)
+                    await beside.start(accept_delegated, project.root, executor.begin)
                     self.begun.set()  # a run that cannot be resumed quickly keeps nobody waiting
                     await self._resume(owner, executor)
                     self._report(f"the daemon of {project.root} is process {os.getpid()}")

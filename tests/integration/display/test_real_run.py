@@ -13,7 +13,7 @@ from sidecar.engine.owner import Owner
 from sidecar.engine.server_driven import ServerDriven
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
-from sidecar.service import starting
+from sidecar.service import runs
 from sidecar.state.script import Script
 
 _WORKFLOW = """
@@ -76,8 +76,8 @@ def project(tmp_path: Path) -> Project:
 async def told_by(project: Project) -> list[RunEvent]:
     events: list[RunEvent] = []
     async with Owner(project.root, project.settings, project.environment, lambda _: None) as owner:
-        definition = starting.find(project, "both", Script(worker=False))
-        run_id = starting.create(project.root, owner.journal, starting.prepare(project, definition, {}))
+        definition = runs.find_workflow(project, "both", Script(worker=False))
+        run_id = runs.create(project.root, owner.journal, runs.prepare(project, definition, {}))
         await ServerDriven(owner, run_id, events.append).execute()
     return events
 

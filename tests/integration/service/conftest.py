@@ -14,7 +14,7 @@ import yaml
 from sidecar import config
 from sidecar.config import Project
 from sidecar.engine.owner import Owner
-from sidecar.service import handing_over, starting
+from sidecar.service import owners, runs
 
 DEADLINE_S = 60.0
 
@@ -32,10 +32,10 @@ class Place:
         path = self.root / ".swissarmyhammer" / "workflows" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump({"description": name, "steps": list(steps)}, sort_keys=False))
-        definition = starting.find(self.project, name, self.owner.script)
-        prepared = starting.prepare(self.project, definition, {})
-        details = handing_over.details(self.project.environment)
-        return starting.create(str(self.root), self.owner.journal, prepared, details=details)
+        definition = runs.find_workflow(self.project, name, self.owner.script)
+        prepared = runs.prepare(self.project, definition, {})
+        details = owners.details(self.project.environment)
+        return runs.create(str(self.root), self.owner.journal, prepared, details=details)
 
     def status(self, run_id: str) -> str:
         return self.owner.journal.run(run_id).status

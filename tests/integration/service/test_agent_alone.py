@@ -17,7 +17,7 @@ from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import StoreError
 from sidecar.model import events as kinds
 from sidecar.model import ulid
-from sidecar.service import adhoc, last_turn, starting
+from sidecar.service import runs
 from sidecar.store.db import NAME
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class Alone:
 
     def created(self, name: str, directory: str | None = None, **given: Any) -> str:
         declared = agents.find(str(self.place.root), name).definition.declared
-        definition = adhoc.of_agent(name, declared, directory)
-        prepared = starting.prepare(self.place.project, definition, given)
-        return starting.create(str(self.place.root), self.owner.journal, prepared)
+        definition = runs.of_agent(name, declared, directory)
+        prepared = runs.prepare(self.place.project, definition, given)
+        return runs.create(str(self.place.root), self.owner.journal, prepared)
 
     def execution(self, run_id: str) -> ServerDriven:
         return ServerDriven(self.owner, run_id, self.told.append)
@@ -79,7 +79,7 @@ class Alone:
         return run_id, await self.execution(run_id).execute()
 
     def turn(self, run_id: str, **state: Any) -> dict[str, Any]:
-        return last_turn.of_run(self.owner.database, run_id, state)
+        return runs.last_turn(self.owner.database, run_id, state)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from sidecar.errors import SidecarError, StoreError
-from sidecar.service.executor import LocalExecutor, Runs
+from sidecar.service.owners import LocalExecutor, LocalRuns
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Place
@@ -24,7 +24,7 @@ async def test_many_runs_go_on_at_once(place: Place, eventually: Eventually) -> 
     together = "touch m-$SIDECAR_RUN_ID; until test $(ls m-* | wc -l) -eq 8; do sleep 0.02; done"
     run_ids = [place.run("meet", {"id": "a", "type": "shell_command", "command": together}) for _ in range(8)]
     async with anyio.create_task_group() as tasks:
-        executor = LocalExecutor(Runs(place.owner), tasks)
+        executor = LocalExecutor(LocalRuns(place.owner), tasks)
         for run_id in run_ids:
             await executor.begin(run_id)
             assert executor.live(run_id) is not None
@@ -35,7 +35,7 @@ async def test_many_runs_go_on_at_once(place: Place, eventually: Eventually) -> 
 async def test_a_run_that_cannot_begin_is_its_callers_affair_and_nobody_elses(place: Place) -> None:
     run_id = place.run("wait", WAITING)
     async with anyio.create_task_group() as tasks:
-        executor = LocalExecutor(Runs(place.owner), tasks)
+        executor = LocalExecutor(LocalRuns(place.owner), tasks)
         with pytest.raises(StoreError, match="knows no run"):
             await executor.begin("0" * 26)
         await executor.begin(run_id)
@@ -53,7 +53,7 @@ async def test_when_it_ends_all_runs_are_interrupted_and_no_more_are_taken(
 ) -> None:
     run_ids = [place.run("wait", WAITING) for _ in range(3)]
     async with anyio.create_task_group() as tasks:
-        executor = LocalExecutor(Runs(place.owner), tasks)
+        executor = LocalExecutor(LocalRuns(place.owner), tasks)
         for run_id in run_ids:
             await executor.begin(run_id)
         await eventually(lambda: len(list(place.root.glob("begun-*"))) == 3)
@@ -68,7 +68,7 @@ async def test_a_second_word_ends_them_without_grace(place: Place, eventually: E
     run_id = place.run("deaf", {"id": "a", "type": "shell_command", "command": deaf})
     place.owner.settings = place.owner.settings.model_copy(update={"kill_after_s": 3000})
     async with anyio.create_task_group() as tasks:
-        executor = LocalExecutor(Runs(place.owner), tasks)
+        executor = LocalExecutor(LocalRuns(place.owner), tasks)
         await executor.begin(run_id)
         await eventually((place.root / "begun").exists)
         tasks.start_soon(executor.interrupt)
@@ -79,7 +79,7 @@ async def test_a_second_word_ends_them_without_grace(place: Place, eventually: E
 
 async def test_whoever_listens_to_all_runs_hears_each_end_once(place: Place, eventually: Eventually) -> None:
     ends: list[str] = []
-    runs = Runs(place.owner)
+    runs = LocalRuns(place.owner)
     runs.listeners.add(lambda event: ends.append(event.run_id) if event.kind == "run_ended" else None)
     run_ids = [place.run("quick", {"id": "a", "type": "shell_command", "command": "true"}) for _ in range(3)]
     async with anyio.create_task_group() as tasks:
@@ -93,7 +93,7 @@ async def test_a_stage_ends_its_agent_after_the_answers_are_out_and_not_before(
     place: Place, eventually: Eventually
 ) -> None:
     place.owner.settings = place.owner.settings.model_copy(update={"kill_after_s": 0})
-    runs = Runs(place.owner)
+    runs = LocalRuns(place.owner)
     run_id = place.run("wait", WAITING)
     ended_before: list[bool] = []
 

@@ -12,7 +12,7 @@ import pytest
 
 from sidecar import layout, sockets
 from sidecar.errors import SidecarError
-from sidecar.service.handing_over import hand_over, take_over
+from sidecar.service.owners import accept_delegated, delegate
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Place
@@ -35,13 +35,13 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
 
     long, journal = "x" * 1_000_000, place.owner.journal
     async with anyio.create_task_group() as tasks:
-        await tasks.start(take_over, str(place.root), begin)
+        await tasks.start(accept_delegated, str(place.root), begin)
         given: dict[str, Any] = {"feedback": long, "approve": True, "answer": {"a": [1, "é"]}, "with_changes": True}
-        await hand_over(place.project, journal, good, **given)
+        await delegate(place.project, journal, good, **given)
         with pytest.raises(SidecarError, match="it is too late"):
-            await hand_over(place.project, journal, bad)
+            await delegate(place.project, journal, bad)
         with pytest.raises(SidecarError, match="RuntimeError"):
-            await hand_over(place.project, journal, worse)
+            await delegate(place.project, journal, worse)
         tasks.cancel_scope.cancel()
     request = asked[0][1].pop("request")
     assert journal.run(good).details["request"]["id"] == request
@@ -66,11 +66,11 @@ async def test_a_daemon_that_goes_away_before_it_answers_leaves_the_run_to_an_ow
     with sockets.bind(layout.handover_socket(str(place.root))) as listening:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, accept_and_leave, listening)
-            await hand_over(place.project, place.owner.journal, run_id)
+            await delegate(place.project, place.owner.journal, run_id)
     await eventually(lambda: place.status(run_id) == "completed")
 
 
 async def test_where_there_is_no_daemon_the_run_gets_an_owner_of_its_own(place: Place, eventually: Eventually) -> None:
     run_id = place.run("quick", QUICK)
-    await hand_over(place.project, place.owner.journal, run_id)
+    await delegate(place.project, place.owner.journal, run_id)
     await eventually(lambda: place.status(run_id) == "completed")

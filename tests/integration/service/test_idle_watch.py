@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from sidecar.service.detached_executor import DetachedExecutor
+from sidecar.service.driving import UseCases
 from sidecar.service.idle_watch import IdleWatch
-from sidecar.service.use_cases import UseCases
+from sidecar.service.owners import DetachedExecutor
 from sidecar.signals.run_lock import RunLock
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sidecar.service import starting
+from sidecar.service import runs
 from sidecar.signals import run_lock
 from sidecar.store.db import open_database
 from sidecar.store.journal import Journal
@@ -37,7 +37,7 @@ def begin_again(project: Project, run_id: str) -> None:
     root = str(project.root)
     with open_database(root) as database, run_lock.RunLock(root, run_id):
         journal = Journal(database)
-        starting.begin_again(root, journal, journal.run(run_id), "server")
+        runs.begin_again(root, journal, journal.run(run_id), "server")
 
 
 def unread(connected: socket.socket) -> int:

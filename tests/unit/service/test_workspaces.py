@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sidecar import config
+from sidecar.config import Project
 from sidecar.errors import InputError, SidecarError
 from sidecar.service import workspaces
-from sidecar.config import Project
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from sidecar.engine.server_driven import ServerDriven
 from sidecar.errors import InputError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
-from sidecar.service import starting
-from sidecar.service.detached_executor import DetachedExecutor
-from sidecar.service.use_cases import UseCases
+from sidecar.service import runs
+from sidecar.service.driving import UseCases
+from sidecar.service.owners import DetachedExecutor
 from sidecar.signals import files, receipts
 from sidecar.signals.receipts import Receipt
 from sidecar.signals.run_lock import RunLock
@@ -100,15 +100,15 @@ class World:
     # --- runs that the owner drives
 
     def create(self, name: str, inputs: dict[str, Any] | None = None, workspace: str | None = None) -> str:
-        definition = starting.find(self.project, name, self.owner.script)
-        prepared = starting.prepare(self.project, definition, inputs or {}, workspace)
-        return starting.create(str(self.root), self.owner.journal, prepared)
+        definition = runs.find_workflow(self.project, name, self.owner.script)
+        prepared = runs.prepare(self.project, definition, inputs or {}, workspace)
+        return runs.create(str(self.root), self.owner.journal, prepared)
 
     async def execute(self, run_id: str, **more: Any) -> Ending:
         """One start, or one resume."""
         with anyio.fail_after(DEADLINE_S):
             with RunLock(str(self.root), run_id):
-                starting.begin_again(str(self.root), self.owner.journal, self.owner.journal.run(run_id), "server")
+                runs.begin_again(str(self.root), self.owner.journal, self.owner.journal.run(run_id), "server")
             execution = self.executions[run_id] = ServerDriven(self.owner, run_id, self._hear, **more)
             return await execution.execute()
 

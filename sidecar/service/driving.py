@@ -1,14 +1,19 @@
-"""What the tools of MCP do: plain JSON in and out, SidecarError for what the caller did wrong."""
+"""Has an outside agent drive a run, and answers what it asks of states, plans and past steps.
+
+Plain JSON in and out; SidecarError for what the caller did wrong.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from sidecar.analysis.plan import explain
-from sidecar.catalog import agents, prompts
+from sidecar.catalog import agents, prompts, workflows
 from sidecar.engine import agent_driven, approval
 from sidecar.engine.agent_driven import AgentDriven, not_handed_out
 from sidecar.engine.boundary import Ending
@@ -19,22 +24,21 @@ from sidecar.engine.handout import Report
 from sidecar.engine.replay import load
 from sidecar.engine.run import Run
 from sidecar.engine.steps.user_input import accepted, matching
-from sidecar.errors import InputError
+from sidecar.errors import ExpressionError, InputError
 from sidecar.model import events as kinds
 from sidecar.model.steps import VALUE_IS_MISSING
-from sidecar.service import adhoc, inspecting, signalling, starting
-from sidecar.service.aside import aside, definition_aside
-from sidecar.service.driven_runs import DrivenRuns
+from sidecar.service import runs
+from sidecar.service.owners import definition_in_thread, in_thread
 from sidecar.service.status import describe, describe_all, effective_status, follow, iso_timestamp, messages
 from sidecar.signals.run_lock import is_live
 from sidecar.state import paths
 from sidecar.state.reactive import Write
 from sidecar.state.world import World
 from sidecar.store.db import free
-from sidecar.store.journal import OPEN
+from sidecar.store.journal import OPEN, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from sidecar.catalog.workflows import Definition
     from sidecar.config import Project
@@ -42,12 +46,19 @@ if TYPE_CHECKING:
     from sidecar.engine.owner import Owner
     from sidecar.engine.server_driven import ServerDriven
     from sidecar.model.events import RunEvent
+    from sidecar.state.reactive import Reactive
     from sidecar.state.script import Script
+    from sidecar.store.db import Database
     from sidecar.store.journal import StoredRun
 
 Json = dict[str, Any]
 _LAST_FILE_S, _LOOK_S = 2.0, 0.005
 _MOST_TRACES = 200  # given at once
+_WORDS = {"completed": "success", "failed": "failed", "interrupted": "failed", "begun": "running"}
+_SLOWEST = 5
+# A run that is open holds its state, here and in the evaluator. Nobody says that a driver has gone away, so in a
+# process that lives for weeks the ones left behind would be most of its memory.
+_KEPT_OPEN = 100
 
 
 class Executor(Protocol):
@@ -86,16 +97,16 @@ class UseCases:
 
     async def agent(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
         """One turn of an agent."""
-        found = await aside(agents.find, self.project.root, name)
+        found = await in_thread(agents.find, self.project.root, name)
         workspace = options.get("workspace")
-        directory = starting.workspace_inside(self.project, workspace) if workspace else None
-        definition = adhoc.of_agent(found.name, found.definition.declared, directory)
+        directory = runs.workspace_inside(self.project, workspace) if workspace else None
+        definition = runs.of_agent(found.name, found.definition.declared, directory)
         return await self._launch(definition, parameters, tell, ask, **options)
 
     async def prompt(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
         """A prompt, given to the default agent."""
-        found = await aside(prompts.find, self.project.root, name)
-        definition = adhoc.of_prompt(found.name, found.parameters)
+        found = await in_thread(prompts.find, self.project.root, name)
+        definition = runs.of_prompt(found.name, found.parameters)
         return await self._launch(definition, parameters, tell, ask, **options)
 
     async def _launch(
@@ -111,12 +122,12 @@ class UseCases:
         interactive: bool = False,
         **_shown: Any,
     ) -> Json:
-        prepared = starting.prepare(self.project, definition, parameters, workspace)
+        prepared = runs.prepare(self.project, definition, parameters, workspace)
         if dry_run:
             return await self._plan(definition, prepared.inputs)
         details = {"detached": True, "environment": dict(self.project.environment)}
         await free(self.owner.database)
-        run_id = starting.create(self.project.root, self.owner.journal, prepared, details=details)
+        run_id = runs.create(self.project.root, self.owner.journal, prepared, details=details)
         await self._executor.begin(run_id)
         if detach:
             return describe(self.owner.database, self.project.root, run_id)
@@ -161,7 +172,7 @@ class UseCases:
     async def _check_answer(self, question: Json, answer: Any) -> None:
         """InputError where the question does not take it, in words that are shown as they are."""
         try:
-            await aside(_accepted, self.owner.trials, question, answer)
+            await in_thread(_accepted, self.owner.trials, question, answer)
         except ValueError as error:
             raise InputError(str(error)) from None
 
@@ -206,15 +217,15 @@ class UseCases:
         asker: str | None = None,
     ) -> Json:
         """Write a .stop file, or take it back. `asker`: the run whose agent asks, where one does."""
-        target = signalling.target(self.project, workspace, run_id, asker)
-        return signalling.cancel(target) if cancel else signalling.write("stop", target, self._masked(reason or ""))
+        target = runs.signal_target(self.project, workspace, run_id, asker)
+        return runs.cancel_stop(target) if cancel else runs.write_signal("stop", target, self._masked(reason or ""))
 
     async def abort(
         self, reason: str, run_id: str | None = None, workspace: str | None = None, *, asker: str | None = None
     ) -> Json:
         """Write an .abort file. `asker` as above."""
-        target = signalling.target(self.project, workspace, run_id, asker)
-        return signalling.write("abort", target, self._masked(reason))
+        target = runs.signal_target(self.project, workspace, run_id, asker)
+        return runs.write_signal("abort", target, self._masked(reason))
 
     def _masked(self, reason: str) -> str:
         return self.owner.mask.masked_text(reason)
@@ -224,11 +235,11 @@ class UseCases:
     async def start(self, workflow: str, inputs: Json, workspace: str | None = None) -> Json:
         """A run that the caller drives."""
         definition = await self._find(workflow)
-        prepared = starting.prepare(self.project, definition, inputs, workspace)
+        prepared = runs.prepare(self.project, definition, inputs, workspace)
         image = Run.begin(definition, prepared.inputs, self.owner.script)
         try:
             await free(self.owner.database)
-            with starting.created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
+            with runs.created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
                 agent_driven.begin(self.owner, run_id, image)
             state = image.states[()].state.flattened()
         finally:
@@ -303,9 +314,9 @@ class UseCases:
         async with locked(self.project.root, run_id):
             await free(self.owner.database)
             run = journal.run(run_id)
-            starting.refuse_handed_out(self.owner.handouts, run, self.project.settings, take_over=False)
+            runs.refuse_handed_out(self.owner.handouts, run, self.project.settings, take_over=False)
             self._driven.close(run_id)
-            for warning in starting.begin_again(self.project.root, journal, run, "server"):
+            for warning in runs.begin_again(self.project.root, journal, run, "server"):
                 self.owner.report(warning)
         before = journal.last_seq(run_id)
         await self._executor.begin(run_id, **said)
@@ -322,7 +333,7 @@ class UseCases:
             if ending is not None:
                 end_unheld(self.owner, run, ending, self.owner.emit)
                 return await self._not_resumed(self._run(run_id))
-            for warning in starting.begin_again(self.project.root, self.owner.journal, run, "agent"):
+            for warning in runs.begin_again(self.project.root, self.owner.journal, run, "agent"):
                 self.owner.report(warning)
             agent_driven.resume(self.owner, run_id, feedback, approve=approve)
         return await self._resumed(self._run(run_id))
@@ -374,11 +385,11 @@ class UseCases:
 
     async def workflow_info(self, name: str) -> Json:
         """What a workflow asks for."""
-        return await aside(inspecting.workflow_info, self.project.root, name)
+        return await in_thread(_workflow_info, self.project.root, name)
 
     async def load_definition(self, name: str) -> Json:
         """The whole definition."""
-        return await aside(inspecting.definition, self.project.root, name)
+        return await in_thread(_definition, self.project.root, name)
 
     async def status(self, workflow_id: str | None = None) -> Json:
         """As `status --json` has it."""
@@ -422,38 +433,38 @@ class UseCases:
     async def state_dependencies(self, workflow_id: str, field: str) -> Json:
         """What a computed field reads, and who reads it."""
         async with _Reading(self, workflow_id) as image:
-            return inspecting.dependencies(image.states[()].state, field)
+            return _dependencies(image.states[()].state, field)
 
     async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
         """What computed fields did."""
         self._run(workflow_id)
-        return inspecting.traces(self._trail(workflow_id, field)[0], timing=include_timing)
+        return _traces(self._trail(workflow_id, field)[0], timing=include_timing)
 
     async def debug_info(self, workflow_id: str) -> Json:
         """Where the run stands and how it came there."""
         step = describe(self.owner.database, self.project.root, workflow_id)["step"]
-        history = inspecting.history(self.owner.database, workflow_id)
+        history = _history(self.owner.database, workflow_id)
         async with _Reading(self, workflow_id) as image:
-            effort = inspecting.effort(image.states[()].state, *self._trail(workflow_id))
-            return {"current_step": step, "step_history": history, **effort}
+            metrics = _state_metrics(image.states[()].state, *self._trail(workflow_id))
+            return {"current_step": step, "step_history": history, **metrics}
 
     async def test_transformation(self, transform: str, input: Any, context: Json | None = None) -> Json:  # noqa: A002
         """A transformation, tried out."""
-        return await aside(inspecting.tried, self.owner.trials, transform, input, context or {})
+        return await in_thread(_try_transform, self.owner.trials, transform, input, context or {})
 
     async def explain_plan(self, workflow: str, inputs: Json) -> Json:
         """What would be done."""
         definition = await self._find(workflow)
-        return await self._plan(definition, starting.prepare(self.project, definition, inputs).inputs)
+        return await self._plan(definition, runs.prepare(self.project, definition, inputs).inputs)
 
     # --- inside
 
     async def _find(self, name: str) -> Definition:
-        return await aside(starting.find, self.project, name, self.owner.trials)
+        return await in_thread(runs.find_workflow, self.project, name, self.owner.trials)
 
     async def _plan(self, definition: Definition, inputs: Json) -> Json:
         project = self.project
-        plan = await aside(explain, definition, inputs, self.owner.trials, project.root, project.settings)
+        plan = await in_thread(explain, definition, inputs, self.owner.trials, project.root, project.settings)
         return plan.to_json()
 
     def _run(self, run_id: str) -> StoredRun:
@@ -486,7 +497,7 @@ class UseCases:
 
     async def _driver(self, run_id: str) -> AgentDriven:
         """The run that is open here, or one that is nobody's and lent for each call."""
-        held = await definition_aside(self.owner, self._run(run_id))  # first: who has the driver waits for nothing
+        held = await definition_in_thread(self.owner, self._run(run_id))  # first: who has the driver waits for nothing
         execution = self.open_here(run_id)
         if execution is not None:
             return AgentDriven(self.owner, run_id, self.owner.emit, live=execution)
@@ -516,7 +527,7 @@ class _Reading:
         owner = self._cases.owner
         held = None  # while the run is loaded
         if self._cases.open_here(self._run_id) is None:
-            held = await definition_aside(owner, owner.journal.run(self._run_id))
+            held = await definition_in_thread(owner, owner.journal.run(self._run_id))
         self._live = self._cases.open_here(self._run_id)
         if self._live is not None:  # newer than the journal by what waits to be written
             return self._live.image
@@ -541,3 +552,139 @@ def _flat(path: str) -> tuple[str | int, ...]:
     """A path as the flattened state has it: without its section."""
     parsed = paths.parse(path)
     return parsed[1:] if parsed[0] in ("raw", "state", "computed") and len(parsed) > 1 else parsed
+
+
+class DrivenRuns:
+    """Each run has one driver at a time; those that nobody asked for in a long while are closed."""
+
+    def __init__(self, owner: Owner, on_event: Callable[[RunEvent], None], kept_open: int = _KEPT_OPEN) -> None:
+        self._owner = owner
+        self._on_event = on_event
+        self._kept_open = kept_open
+        self._drivers: dict[str, AgentDriven] = {}  # who was asked last stands last
+
+    def driver(self, run_id: str) -> AgentDriven:
+        """The run, to be driven at once: who waits first may find that it was closed meanwhile."""
+        driver = self._drivers.pop(run_id, None) or AgentDriven(self._owner, run_id, self._on_event)
+        for other in list(self._drivers):
+            if len(self._drivers) < self._kept_open:
+                break
+            if self._drivers[other].let_go():
+                del self._drivers[other]
+        self._drivers[run_id] = driver
+        return driver
+
+    def close(self, run_id: str) -> None:
+        """What is open of the run is out of date. A call that is under way finds that out from the journal."""
+        driver = self._drivers.pop(run_id, None)
+        if driver is not None and not driver.let_go():
+            self._drivers[run_id] = driver
+
+
+# --- what is shown of workflows, states and steps
+
+
+def _workflow_info(root: str, name: str) -> Json:
+    """What a workflow asks for."""
+    definition = workflows.find(root, name)
+    workflow = definition.workflow
+    inputs = {
+        one.name: one.model_dump(exclude={"name"}, exclude_unset=True, mode="json") for one in workflow.parameters
+    }
+    return {
+        "name": definition.name,
+        "description": workflow.description,
+        "inputs": inputs,
+        "version": workflow.version,
+        "found_at": definition.loaded_from,
+    }
+
+
+def _definition(root: str, name: str) -> Json:
+    """The whole of it."""
+    found = workflows.find(root, name)
+    content = found.workflow.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return {
+        "name": found.name,
+        "steps": content.get("steps") or [],
+        "state_schema": content.get("state_schema") or {},
+        "sub_agent_tasks": content.get("sub_agent_tasks") or {},
+        "loaded_from": found.loaded_from,
+    }
+
+
+def _dependencies(state: Reactive, field: str) -> Json:
+    """What a computed field reads, and who reads it."""
+    found = state.dependencies(field)
+    return {
+        "direct_deps": list(found.direct),
+        "all_deps": list(found.transitive),
+        "dependents": list(found.dependents),
+    }
+
+
+def _traces(found: list[Json], *, timing: bool) -> Json:
+    """How computed fields came to their values."""
+    return {"traces": [_trace(one, timing=timing) for one in found]}
+
+
+def _history(database: Database, run_id: str) -> list[Json]:
+    """Every step of a run, in the order in which they were begun."""
+    return [
+        {
+            "step_id": step.key,
+            "started_at": iso_timestamp(step.began_at),
+            "completed_at": iso_timestamp(step.ended_at) if step.ended_at else None,
+            "status": _WORDS[step.status],
+        }
+        for step in Steps(database).steps(run_id)
+    ]
+
+
+def _state_metrics(state: Reactive, found: list[Json], total: int) -> Json:
+    """How large a state is, and what its computed fields cost, by the last of `total` computations."""
+    times: dict[str, list[float]] = {}
+    for one in found:
+        times.setdefault(one["field"], []).append(one["duration_ms"])
+    averages = {name: sum(spent) / len(spent) for name, spent in times.items()}
+    slowest = sorted(averages.items(), key=lambda entry: -entry[1])[:_SLOWEST]
+    every = [spent for some in times.values() for spent in some]
+    return {
+        "state_size": {
+            "raw_bytes": _bytes(state.raw),
+            "computed_bytes": _bytes(state.computed),
+            "total_transformations": total,
+        },
+        "performance": {
+            "avg_transformation_time": sum(every) / len(every) if every else 0.0,
+            "slowest_transformations": [{"field": name, "avg_ms": spent} for name, spent in slowest],
+        },
+    }
+
+
+def _try_transform(script: Script, transform: str, given: Any, context: Mapping[str, Any]) -> Json:
+    """A transformation, tried out on an input."""
+    begun = time.perf_counter()
+    world = World(script)
+    try:
+        for name, value in context.items():
+            world.set(name, value)
+        output = world.run(script.compile(transform), {"input": given})
+        answer: Json = {"success": True, "output": output}
+    except ExpressionError as error:
+        answer = {"success": False, "error": str(error)}
+    finally:
+        world.close()
+    return {**answer, "execution_time_ms": (time.perf_counter() - begun) * 1000}
+
+
+def _trace(one: Json, *, timing: bool) -> Json:
+    shown = {"field": one["field"], "timestamp": iso_timestamp(one["at"])}
+    if one["space"]:  # of an included workflow: the steps that include it
+        shown["included_by"] = one["space"]
+    left_out = {"space", "at"} if timing else {"space", "at", "duration_ms"}
+    return {**shown, **{key: value for key, value in one.items() if key not in left_out}}
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

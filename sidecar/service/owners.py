@@ -1,0 +1,469 @@
+"""Decides who executes a run: this process, the project's daemon, or a detached process of its own.
+
+A run is given away under its lock, by a request in the journal. The daemon takes runs on a socket: a line of JSON says
+which one, a line of JSON answers when it is running.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from contextlib import asynccontextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.abc import UNIXSocketStream
+from anyio.lowlevel import RunVar
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from sidecar import layout
+from sidecar.agents import detach
+from sidecar.catalog import workflows
+from sidecar.catalog.workflows import restore
+from sidecar.engine.ending import revert_beginning
+from sidecar.engine.execution import REQUEST, locked
+from sidecar.engine.replay import definition_of
+from sidecar.engine.server_driven import ServerDriven
+from sidecar.errors import REPORTED, InputError, SidecarError, StoreError
+from sidecar.model import duration, ulid
+from sidecar.model import events as kinds
+from sidecar.service.status import describe
+from sidecar.signals import run_lock
+from sidecar.sockets import Listener, connect, serve_each
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+
+    from anyio.abc import TaskGroup, TaskStatus
+
+    from sidecar.agents.adapters.adapter import McpConfiguration
+    from sidecar.catalog.workflows import Definition
+    from sidecar.config import Project
+    from sidecar.engine.owner import Owner
+    from sidecar.engine.server_driven import RunEndpoint
+    from sidecar.engine.steps.context import AskablePerson
+    from sidecar.model.events import RunEvent
+    from sidecar.store.journal import Journal, StoredRun
+
+    Begin = Callable[..., Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+LOG = "owner.log"  # in the run's directory: what its detached owner prints, which is little
+# What is written to a socket is not read yet: between us and an agent's MCP client a pump passes it on.
+_RELAY_S = 0.02
+_LONGEST = 16 * 1024 * 1024
+_REQUEST_S = 60.0  # how long somebody who connects may take to say what is asked
+_MAX_THREADS = 4
+
+# --- what takes long and changes nothing
+
+
+_limiter = RunVar[anyio.CapacityLimiter]("_limiter")
+client_lock: ContextVar[anyio.Lock | None] = ContextVar("client_lock", default=None)  # each client has one thread
+
+
+async def in_thread(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+    """Call what takes long and changes nothing in a thread, so that the event loop, and with it an abort, goes on.
+
+    It reads files, or evaluates with `owner.trials`; never with what runs use."""
+    async with client_lock.get() or nullcontext():
+        return await anyio.to_thread.run_sync(lambda: function(*args, **named), limiter=_few())
+
+
+def _few() -> anyio.CapacityLimiter:
+    """Not as many threads as there are callers: they share one interpreter with the loop."""
+    try:
+        return _limiter.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_MAX_THREADS)
+        _limiter.set(limiter)
+        return limiter
+
+
+async def definition_in_thread(owner: Owner, run: StoredRun) -> Definition:
+    """The definition that a run goes by. As long as the caller holds it, it is not read again."""
+    return await in_thread(restore, definition_of(owner.journal, run))
+
+
+# --- runs that this process executes
+
+
+def leading_back(root: str, run_id: str) -> McpConfiguration:
+    """How an agent's MCP client is led to the run that the agent belongs to."""
+    # -P: the agent's working directory is full of modules that are not ours.
+    command = (sys.executable, "-P", "-m", "sidecar", "serve")
+    return {"command": command, "env": {"SIDECAR_PROJECT": root, "SIDECAR_RUN_ID": run_id}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    execution: ServerDriven
+    tasks: TaskGroup  # what outlives the call that asked for it, and ends with the run
+
+
+class LocalRuns:
+    """Who is executed here, and what all of them share."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.door: RunEndpoint | None = None  # of each run, for its agents
+        self.listeners = owner.listeners
+        self.replies: set[Callable[[], Coroutine[Any, Any, Any]]] = set()  # each waits until a server's answers are out
+        self._live: dict[str, _Live] = {}
+
+    def execution(self, run_id: str, hear: Callable[[RunEvent], None], **given: Any) -> ServerDriven:
+        """A start of a run, as all of ours are made; `given` as Execution has it."""
+
+        def hear_all(event: RunEvent) -> None:
+            hear(event)
+            self.owner.emit(event)
+
+        mcp = leading_back(self.owner.root, run_id)
+        around, out = self._around, self.replies_out
+        return ServerDriven(self.owner, run_id, hear_all, mcp=mcp, endpoint=around, replies_sent=out, **given)
+
+    def live(self, run_id: str) -> ServerDriven | None:
+        """A run whose lock this process holds, to execute it."""
+        found = self._live.get(run_id)
+        return found.execution if found else None
+
+    async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
+        """A stage of a run that is executed here: the run pauses once the answer is out. None: it is not here."""
+        live = self._live.get(run_id)
+        if live is None:
+            return None
+        live.tasks.start_soon(self._pause, live.execution, stage, output, kind)
+        return {}
+
+    async def replies_out(self) -> None:
+        """Wait until every agent that called has its answer; each server says how long that may take at most."""
+        if not self.replies:
+            return
+        async with anyio.create_task_group() as tasks:
+            for out in self.replies:
+                tasks.start_soon(out)
+        await anyio.sleep(_RELAY_S)
+
+    @asynccontextmanager
+    async def _around(self, execution: ServerDriven) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            self._live[execution.run_id] = _Live(execution, tasks)
+            try:
+                async with self.door(execution) if self.door else nullcontext():
+                    yield
+            finally:
+                del self._live[execution.run_id]
+                tasks.cancel_scope.cancel()
+
+    async def _pause(self, execution: ServerDriven, stage: str, output: str, kind: str) -> None:
+        delivered = anyio.Event()
+
+        async def wait_for_answers() -> None:
+            await self.replies_out()
+            delivered.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_answers)
+            try:
+                await execution.submit_stage(stage, output, kind, delivered)
+            except StoreError as error:
+                if execution.execution is not None:
+                    execution.execution.lose_journal(error)
+            tasks.cancel_scope.cancel()
+
+
+class LocalExecutor:
+    """Executes runs in the tasks of this process, which outlives whoever asks for them."""
+
+    def __init__(self, runs: LocalRuns, tasks: TaskGroup) -> None:
+        self.runs = runs
+        self._tasks = tasks
+        self._executions: dict[str, ServerDriven] = {}  # from before their lock is taken
+        self._none = anyio.Event()
+        self._none.set()
+        self._interrupted: bool | None = None  # and whether without grace
+
+    @property
+    def at_work(self) -> int:
+        """How many runs are executed here."""
+        return len(self._executions)
+
+    async def begin(
+        self,
+        run_id: str,
+        *,
+        request: str | None = None,
+        feedback: str | None = None,
+        approve: bool = False,
+        answer: Any = None,
+        with_changes: bool = False,
+    ) -> None:
+        """Start it, or go on with it; returns when it is running. SidecarError: it is not, and why."""
+        owner = self.runs.owner
+        held = await definition_in_thread(owner, owner.journal.run(run_id))  # until the run holds it
+        if self._interrupted is not None:
+            raise SidecarError("the daemon is ending: it takes no more runs")
+        run = owner.journal.run(run_id)
+        person: AskablePerson | None = None
+        if answer is not None:
+            needs = describe(owner.database, owner.root, run_id)["needs"]
+            if not needs or needs["kind"] != "answer":
+                raise InputError(f"run {run_id} waits for no answer: it is {run.status}")
+            person = AnswerOnce(needs["step"], answer)
+        definition: Definition | None = workflows.find(owner.root, run.workflow) if with_changes else None
+        given = {
+            "request": request,
+            "person": person,
+            "feedback": feedback,
+            "approve": approve,
+            "definition": definition,
+        }
+        await self._tasks.start(self._execute, run_id, given)
+        del held
+
+    async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
+        """A stage of a run that is executed here; None where it is executed elsewhere."""
+        return await self.runs.submit_stage(run_id, stage, output, kind)
+
+    def live(self, run_id: str) -> ServerDriven | None:
+        """The run while it is executed here."""
+        return self.runs.live(run_id)
+
+    async def interrupt(self) -> None:
+        """End all of them by the ladder, checkpointed, to be resumed another day; returns when that is done."""
+        self._interrupted = False
+        await self.runs.replies_out()
+        for execution in list(self._executions.values()):
+            execution.interrupt(at_once=self._interrupted)
+        while self._executions:
+            await self._none.wait()
+
+    def hurry(self) -> None:
+        """Without grace."""
+        self._interrupted = True
+        for execution in list(self._executions.values()):
+            execution.interrupt(at_once=True)
+
+    async def _execute(self, run_id: str, given: dict[str, Any], *, task_status: TaskStatus[None]) -> None:
+        # Here and not in `begin`, which waits: nothing comes between this look and the entry below.
+        if run_id in self._executions:
+            raise SidecarError(f"run {run_id} is already being executed")
+        begun = False
+
+        def hear(event: RunEvent) -> None:
+            nonlocal begun
+            if not begun and event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
+                begun = True
+                task_status.started()
+
+        execution = self.runs.execution(run_id, hear, **given)
+        if not self._executions:
+            self._none = anyio.Event()
+        self._executions[run_id] = execution
+        if self._interrupted is not None:  # since it was asked for
+            execution.interrupt(at_once=self._interrupted)
+        try:
+            await execution.execute()
+        except Exception as error:
+            if not begun:
+                raise  # to whoever asked
+            # Its journal says how far it came: it is interrupted, and nobody else here is concerned.
+            logger.error("run %s: %s", run_id, error, exc_info=not isinstance(error, REPORTED))
+        finally:
+            del self._executions[run_id]
+            if not self._executions:
+                self._none.set()
+        if not begun:
+            task_status.started()  # there was nothing to do
+
+
+class AnswerOnce:
+    """A person who is not there, but has left one answer for one step."""
+
+    def __init__(self, step: str, answer: Any) -> None:
+        self._step: str | None = step
+        self._answer = answer
+
+    async def ask(self, question: dict[str, Any], problem: str | None) -> Any:
+        """The answer, once; None for any other question, and the run pauses again."""
+        if problem is not None or question.get("step") != self._step:
+            return None
+        self._step = None
+        return self._answer
+
+    async def lend_terminal(self, run: object) -> int | None:
+        """There is none."""
+        return None
+
+
+# --- runs that are given away
+
+
+class DetachedExecutor:
+    """Has runs executed by somebody who outlives this process. `runs`: those few that it executes itself."""
+
+    def __init__(self, project: Project, journal: Journal, runs: LocalRuns | None = None) -> None:
+        self._project = project
+        self._journal = journal
+        self._runs = runs
+
+    async def begin(
+        self, run_id: str, *, feedback: str | None = None, approve: bool = False, answer: Any = None
+    ) -> None:
+        """Start it, or go on with it; returns when somebody has taken it on."""
+        said = {"feedback": feedback, "approve": approve, "answer": answer}
+        await delegate(self._project, self._journal, run_id, **said)
+
+    async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
+        """A stage of a run that is executed here; None where it is executed elsewhere."""
+        return await self._runs.submit_stage(run_id, stage, output, kind) if self._runs else None
+
+    def live(self, run_id: str) -> ServerDriven | None:
+        """The run while it is executed here."""
+        return self._runs.live(run_id) if self._runs else None
+
+
+def details(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the journal keeps of a run that is begun detached: with whose environment its steps run."""
+    return {"detached": True, "environment": dict(environment)}
+
+
+async def delegate(
+    project: Project,
+    journal: Journal,
+    run_id: str,
+    *,
+    feedback: str | None = None,
+    approve: bool = False,
+    answer: Any = None,
+    with_changes: bool = False,
+) -> None:
+    """Have it executed elsewhere; returns when somebody holds its lock. SidecarError: nobody does, nor will, and why.
+
+    The request stands in the journal, and whoever executes the run looks for it there under the run's lock: one that is
+    taken back is executed by nobody, however late a daemon reads it.
+    """
+    request = {"id": ulid.new(), "environment": dict(project.environment)}
+    async with locked(project.root, run_id):
+        details = {**journal.run(run_id).details, REQUEST: request}
+        journal.change(run_id, details=details)
+    asked = {
+        "run_id": run_id,
+        "request": request["id"],
+        "feedback": feedback,
+        "approve": approve,
+        "answer": answer,
+        "with_changes": with_changes,
+    }
+    try:
+        await _delegate(project, asked)
+    except REPORTED as error:
+        if await _taken_back(project.root, journal, asked, str(error)):
+            raise
+
+
+async def _delegate(project: Project, asked: dict[str, Any]) -> None:
+    within_s = duration.seconds(project.settings.hand_over_within)
+    if await _to_the_daemon(project.root, asked, within_s):
+        return
+    run_id = asked["run_id"]
+    # -P: the project is the working directory, and its modules must not be taken for ours.
+    argv = [sys.executable, "-P", "-m", "sidecar", "--project", project.root, "own", json.dumps(asked)]
+    log_path = os.path.join(layout.run_directory(project.root, run_id), LOG)
+    await detach.start(argv, cwd=project.root, environment=project.environment, log_path=log_path, within_s=within_s)
+
+
+async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: str) -> bool:
+    """Take the request back, under the run's lock; False where somebody executes it, or has, after all."""
+    run_id = asked["run_id"]
+    try:
+        async with locked(root, run_id):
+            run = journal.run(run_id)
+            if (run.details.get(REQUEST) or {}).get("id") != asked["request"]:
+                return False
+            details = {name: value for name, value in run.details.items() if name != REQUEST}
+            run = journal.change(run_id, details=details)
+            if run.status == "pending" and not run.start:
+                journal.end_unheld(run_id, "failed", reason=f"nobody executed it: {why}")
+                run_lock.end(root, run_id)
+            revert_beginning(root, journal, run)
+    except run_lock.RunBusy:
+        return False
+    return True
+
+
+async def accept_delegated(
+    root: str, begin: Begin, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """The daemon's side, until cancelled: `begin` starts what is asked for. The caller is the project's daemon."""
+    with Listener(layout.handover_socket(root)) as listening:
+        task_status.started()
+        await serve_each(listening, lambda connected: _answered(connected, begin), "hand-over")
+
+
+async def _answered(connected: socket.socket, begin: Begin) -> None:
+    async with await UNIXSocketStream.from_socket(connected) as stream:
+        try:
+            with anyio.fail_after(_REQUEST_S):
+                line = await BufferedByteReceiveStream(stream).receive_until(b"\n", _LONGEST)
+            told = await _begun(json.loads(line), begin)
+            await stream.send(json.dumps(told).encode() + b"\n")
+        except Exception as error:  # whoever it was is gone, or was none of ours: no reason for the daemon to end
+            logger.info("nobody to hand a run over: %r", error)
+
+
+async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    try:
+        await begin(**asked)
+    except REPORTED as error:
+        return {"error": str(error)}
+    except OSError as error:  # out of descriptors, for one
+        return {"error": f"the daemon cannot execute it: {error.strerror or error}"}
+    except Exception as error:
+        logger.exception("a run could not be taken over")
+        return {"error": f"the daemon cannot execute it ({type(error).__name__}); its log tells more"}
+    return {"begun": True}
+
+
+async def _to_the_daemon(root: str, asked: dict[str, Any], within_s: float) -> bool:
+    """False where there is no daemon, or it went away before it had the run."""
+    try:
+        connected = connect(layout.handover_socket(root))
+    except OSError:
+        return False
+    with connected:
+        connected.setblocking(False)
+        with anyio.move_on_after(within_s):
+            try:
+                answer = await _exchange(connected, json.dumps(asked).encode() + b"\n")
+            except OSError:
+                return False
+            if not answer:
+                return False
+            told = json.loads(answer)
+            if "error" in told:
+                raise SidecarError(told["error"])
+            return True
+    raise SidecarError(f"the daemon of {root} has not begun run {asked['run_id']} within {within_s:g} s")
+
+
+async def _exchange(connected: socket.socket, line: bytes) -> bytes:
+    while line:
+        await anyio.wait_writable(connected)
+        line = line[connected.send(line) :]
+    answer = b""
+    while not answer.endswith(b"\n"):
+        await anyio.wait_readable(connected)
+        more = connected.recv(65536)
+        if not more:
+            return b""
+        answer += more
+    return answer
