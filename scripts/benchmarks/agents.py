@@ -16,7 +16,7 @@ import anyio
 import psutil
 
 from benchmarks.report import Figure
-from sidecar.agents.process import Launch, Supervisor
+from sidecar.agents.supervisor import Launch, Supervisor
 
 LINE = '{"type": "line", "number": 123456789}'
 PRINTED = "line = '%s'\nfor _ in range(%d): print(line)"

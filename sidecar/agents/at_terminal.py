@@ -21,7 +21,7 @@ from sidecar.agents import lineage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sidecar.agents.agent import Agent
+    from sidecar.agents.supervisor import Agent
 
 # Its exit code is the command's, so that the journal has the right one.
 KEEPER = ["sh", "-c", 'read -r code; exit "$code"', "keeper of a command on the terminal"]

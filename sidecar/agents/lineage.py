@@ -39,6 +39,14 @@ class Lineage:
     excluded_pids: frozenset[int] = frozenset()  # never members: the owner, the sentinel
     excluded_sessions: frozenset[int] = frozenset()  # theirs
 
+    @classmethod
+    def of_new_agent(
+        cls, agent_id: str, owner: MarkerOwner, *, excluded_pids: frozenset[int], excluded_sessions: frozenset[int]
+    ) -> Lineage:
+        """That of an agent which is about to be started, with marks of its own."""
+        marker = new_marker(agent_id, owner)
+        return cls(marker, new_tag(), excluded_pids=excluded_pids, excluded_sessions=excluded_sessions)
+
     def members(self, snapshot: Snapshot) -> list[Row]:
         """Who belongs and lives: marked, or known, or born in the tree, or in a session that was made in the tree."""
         found: dict[int, Row] = {}

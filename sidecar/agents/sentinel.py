@@ -1,24 +1,27 @@
-"""The sentinel: a process of its own that starts an owner's agents, adopts their orphans, and outlives the owner
-by just as long as it takes to kill them all.
+"""The sentinel: a process of its own that starts an owner's agents, adopts their orphans, and outlives the owner by as
+long as it takes to kill them all.
 
 Standard library only (psutil where there is no /proc): it starts fast and stays small, so that forking is cheap.
 """
 
 from __future__ import annotations
 
+import array
 import ctypes
+import json
 import os
 import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents import cgroup, wire
+from sidecar.agents import cgroup
 from sidecar.agents.lineage import EMPTY_SNAPSHOTS, TAG_LIMIT, KillRounds, Lineage, ProcTable
 
 if TYPE_CHECKING:
@@ -30,10 +33,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 30.0
 _BETWEEN_LOOKS_S = 0.005
 _LOOK_FOR_OWNER_MS = 500
-_DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Charge:
+class Child:
     """One agent that the sentinel started."""
 
     def __init__(self, request: dict[str, Any], process: subprocess.Popen[bytes]) -> None:
@@ -49,11 +52,11 @@ class Sentinel:
 
     def __init__(self, end: socket.socket, *, adopts: bool, base: str | None, table: ProcessTable) -> None:
         self._end = end
-        self._inbox = wire.Inbox(end)
+        self._inbox = Inbox(end)
         self._table = table
         self._adopts = adopts
         self._base = base
-        self._charges: dict[int, Charge] = {}
+        self._children: dict[int, Child] = {}
 
     def run(self) -> None:
         """Serve until the owner's end of the socket closes or the owner is gone, then leave nothing behind."""
@@ -70,12 +73,12 @@ class Sentinel:
         owner = os.pidfd_open(parent) if hasattr(os, "pidfd_open") else -1
         if owner >= 0:
             poll.register(owner, select.POLLIN)
-        self._tell({"told": "ready", "pid": os.getpid(), "session": os.getsid(0)})
+        self._send({"type": "ready", "pid": os.getpid(), "session": os.getsid(0)})
         while True:
             ready = {descriptor for descriptor, _ in poll.poll(None if owner >= 0 else _LOOK_FOR_OWNER_MS)}
             if waker in ready:
                 os.read(waker, 4096)
-                self._notice_exits()
+                self._report_exits()
             if owner in ready or (owner < 0 and os.getppid() != parent):
                 break
             if self._end.fileno() in ready:
@@ -87,29 +90,29 @@ class Sentinel:
         self._sweep()
 
     def _serve(self, request: dict[str, Any]) -> None:
-        if request["ask"] == "release":
-            charge = self._charges.get(request["id"])
-            if charge is not None:
-                charge.released = True
+        if request["type"] == "release":
+            child = self._children.get(request["id"])
+            if child is not None:
+                child.released = True
                 self._reap_released()
             return
         descriptors = self._inbox.take(3)
         try:
             process = self._start(request, descriptors)
         except OSError as error:
-            self._tell({"told": "failed", "id": request["id"], "errno": error.errno, "what": error.filename})
+            self._send({"type": "failed", "id": request["id"], "errno": error.errno, "what": error.filename})
             return
         except Exception as error:  # one that cannot be started must not cost all the others their sentinel
             why = f"{type(error).__name__}: {error}"
-            self._tell({"told": "failed", "id": request["id"], "errno": None, "what": why})
+            self._send({"type": "failed", "id": request["id"], "errno": None, "what": why})
             return
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._charges[request["id"]] = Charge(request, process)
+        self._children[request["id"]] = Child(request, process)
         row = self._table.row(process.pid)
         started = row.started if row else 0.0
-        self._tell({"told": "started", "id": request["id"], "pid": process.pid, "started": started})
+        self._send({"type": "started", "id": request["id"], "pid": process.pid, "started": started})
 
     def _start(self, request: dict[str, Any], descriptors: list[int]) -> subprocess.Popen[bytes]:
         # The child is born with what the sentinel is at that moment: its group and its tag. That needs no code
@@ -137,27 +140,27 @@ class Sentinel:
             cgroup.enter(self._base)
 
     def _reap_released(self) -> None:
-        """Never waited for: whoever cannot be killed (a dead disk, another user's) must not hold up all the others."""
-        done = [n for n, charge in self._charges.items() if charge.released and charge.process.poll() is not None]
+        """Without waiting: a process that cannot be killed (a dead disk, another user's) must not delay the others."""
+        done = [n for n, child in self._children.items() if child.released and child.process.poll() is not None]
         for number in done:
-            del self._charges[number]
+            del self._children[number]
 
-    def _notice_exits(self) -> None:
+    def _report_exits(self) -> None:
         exits = []
-        for number, charge in self._charges.items():
-            if not charge.exited:
-                status = _exit_status(charge.process)
+        for number, child in self._children.items():
+            if not child.exited:
+                status = _exit_status(child.process)
                 if status is not None:
-                    charge.exited = True
+                    child.exited = True
                     exits.append((number, status))
         self._reap_released()
-        # Read after the exits: whom a dead agent left behind has been adopted before the agent could be waited for.
+        # Read after the exits: the orphans of a dead agent were adopted before the agent could be waited for.
         orphans = self._reap_orphans()
         for number, status in exits:
-            self._tell({"told": "exited", "id": number, "status": status, "orphans": orphans})
+            self._send({"type": "exited", "id": number, "status": status, "orphans": orphans})
 
     def _reap_orphans(self) -> bool:
-        """Reap the dead among the adopted; whether living ones are left (yes, where nobody can tell)."""
+        """Reap the dead among the adopted; whether living ones are left (yes, where that is not known)."""
         if not self._adopts:
             return True
         try:
@@ -165,7 +168,7 @@ class Sentinel:
                 children = {int(pid) for pid in file.read().split()}
         except OSError:
             return True
-        children -= {charge.process.pid for charge in self._charges.values()}
+        children -= {child.process.pid for child in self._children.values()}
         left = False
         for pid in children:
             try:
@@ -174,17 +177,17 @@ class Sentinel:
                 continue
         return left
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         try:
-            self._end.sendall(wire.packed(message))
+            self._end.sendall(pack(message))
         except OSError:  # the owner is gone; the loop finds out and sweeps
             return
 
     def _sweep(self) -> None:
         """Kill every tree, and look again until nothing is left."""
         self._end.close()
-        groups = [charge.group for charge in self._charges.values() if charge.group]
-        lineages = [charge.lineage for charge in self._charges.values()]
+        groups = [child.group for child in self._children.values() if child.group]
+        lineages = [child.lineage for child in self._children.values()]
         lineages.append(Lineage("", 0, ancestor=os.getpid()))
         for lineage in lineages:
             lineage.excluded_pids = frozenset({os.getpid()})
@@ -199,7 +202,7 @@ class Sentinel:
             living = {row.identity for lineage in lineages for row in lineage.members(table)}
             empty = 0 if living or any(map(cgroup.is_populated, groups)) else empty + 1
             if not empty and killing.next_round(living):
-                self._notice_exits()
+                self._report_exits()
                 time.sleep(_BETWEEN_LOOKS_S)
         for group in groups:
             cgroup.remove(group)
@@ -211,7 +214,7 @@ def _tagged(tag: int) -> Iterator[None]:
         yield
         return
     soft, hard = resource.getrlimit(TAG_LIMIT)
-    if hard not in (resource.RLIM_INFINITY, -1) and hard < tag:  # somebody uses this limit after all
+    if hard not in (resource.RLIM_INFINITY, -1) and hard < tag:  # this limit is used after all
         yield
         return
     resource.setrlimit(TAG_LIMIT, (tag, hard))
@@ -225,7 +228,7 @@ def _exit_status(process: subprocess.Popen[bytes]) -> int | None:
     """How the process ended, or None while it lives.
 
     The zombie is left in place until the owner is done with the tree: as long as it is there, its pid, which is
-    also its session's id, cannot be given to a stranger.
+    also its session's id, cannot be given to another process.
     """
     if not hasattr(os, "waitid"):
         return process.poll()
@@ -249,7 +252,7 @@ def main(descriptor: int, containment: str, base: str, descriptors: int) -> None
     # One that takes a killed one's place is started when the owner has already raised its own limit.
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     # Handlers, not SIG_IGN: what is ignored stays ignored in the agents after exec, what is handled does not.
-    for number in (*_DEAF_TO, signal.SIGCHLD):
+    for number in (*_HANDLED, signal.SIGCHLD):
         signal.signal(number, lambda _number, _frame: None)
     adopts = containment != "sweep"
     if adopts:
@@ -266,3 +269,62 @@ def _table(*, portable: bool) -> ProcessTable:
     from sidecar.agents.portable_table import PortableTable  # noqa: PLC0415 - psutil only where it is needed
 
     return PortableTable()
+
+
+# --- how owner and sentinel talk: length-prefixed JSON over a socket pair, descriptors beside it
+
+
+_HEAD = struct.Struct("!I")
+_READ_BYTES = 1 << 16
+_MOST_DESCRIPTORS = 64
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """A message as bytes. JSON escapes lone surrogates, so arguments that are not UTF-8 arrive as they were."""
+    body = json.dumps(message).encode("ascii")
+    return _HEAD.pack(len(body)) + body
+
+
+class Inbox:
+    """Bytes in, messages out. Descriptors queue up in the order in which they were sent: a message takes its own."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._bytes = bytearray()
+        self.descriptors: list[int] = []
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that are complete now; None when the other end is gone."""
+        try:
+            data, extra, _, _ = self._end.recvmsg(_READ_BYTES, socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS))
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:
+            return None
+        for level, kind, payload in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                received = array.array("i")
+                received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
+                self.descriptors += received
+        if not data:
+            return None
+        self._bytes += data
+        return list(self._complete())
+
+    def take(self, count: int) -> list[int]:
+        """The descriptors that belong to the message at hand."""
+        taken, self.descriptors = self.descriptors[:count], self.descriptors[count:]
+        return taken
+
+    def _complete(self) -> list[dict[str, Any]]:
+        messages = []
+        at = 0
+        while len(self._bytes) - at >= _HEAD.size:
+            (size,) = _HEAD.unpack_from(self._bytes, at)
+            if len(self._bytes) - at - _HEAD.size < size:
+                break
+            at += _HEAD.size
+            messages.append(json.loads(self._bytes[at : at + size]))
+            at += size
+        del self._bytes[:at]
+        return messages

@@ -12,15 +12,15 @@ import anyio.to_thread
 from sidecar.agents import evidence
 from sidecar.agents.adapters import ADAPTERS
 from sidecar.agents.adapters.events import Event, Summary
-from sidecar.agents.launch import Launch
 from sidecar.agents.limits import LimitWatch, Reached
-from sidecar.agents.stream import Output
+from sidecar.agents.output import OutputLines
+from sidecar.agents.supervisor import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from sidecar.agents.adapters.adapter import McpConfiguration
-    from sidecar.agents.agent import Agent
+    from sidecar.agents.supervisor import Agent
     from sidecar.model.agent import AgentEnded, Assignment
 
 _LOOKS_PER_LIMIT = 8
@@ -37,7 +37,7 @@ class Started:
     command: str
 
 
-Told = Started | Output | Event
+Told = Started | OutputLines | Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import anyio
 
-from sidecar.agents.process import Launch, Supervisor
+from sidecar.agents.supervisor import Launch, Supervisor
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from sidecar.agents.process import Agent
+    from sidecar.agents.supervisor import Agent
 
 _SELF = (sys.executable, "-P", "-m", "sidecar")
 _STYLES = {"heading": "\033[1;36m", "command": "\033[1m", "output": "\033[2m", "good": "\033[32m"}

@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 import anyio
 
-from sidecar.agents.mask import Secrets
+from sidecar.agents.output import Secrets
 from sidecar.engine import run_log
 from sidecar.engine.boundary import NOTED_STOP, Ending, board_of, ending_by, iterations_exhausted
 from sidecar.engine.cursor.actions import Action, Finished, LimitReached

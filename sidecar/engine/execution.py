@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from sidecar.agents.mask import Secrets
+from sidecar.agents.output import Secrets
 from sidecar.engine import approval
 from sidecar.engine.boundary import Ending, Gate, RunEnds, board_of
 from sidecar.engine.interpreter import Interpreter

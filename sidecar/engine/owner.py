@@ -12,9 +12,9 @@ from typing import Self
 import anyio
 
 from sidecar.agents import cgroup
-from sidecar.agents.mask import Secrets
-from sidecar.agents.process import Supervisor
-from sidecar.agents.reap import reap
+from sidecar.agents.ladder import reap
+from sidecar.agents.output import Secrets
+from sidecar.agents.supervisor import Supervisor
 from sidecar.config import Settings
 from sidecar.errors import StoreError
 from sidecar.model.agent import AgentEnded

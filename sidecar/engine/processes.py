@@ -11,9 +11,7 @@ from typing import Any
 import anyio
 
 from sidecar import layout
-from sidecar.agents.agent import Agent
-from sidecar.agents.launch import Launch
-from sidecar.agents.process import Supervisor
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.run import Counters
 from sidecar.errors import StoreError

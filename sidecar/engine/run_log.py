@@ -10,15 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 from sidecar import layout
-from sidecar.agents import log_file
-from sidecar.agents.mask import Secrets
+from sidecar.agents.output import FORMER, MOST_BYTES, Secrets
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.text import one_line
 
 NAME = "run.log"
-FORMER = log_file.FORMER
-MOST_BYTES = log_file.MOST_BYTES
 _LONGEST_LINE = 2000
 
 

@@ -16,10 +16,8 @@ import anyio
 import pydantic_core
 
 from sidecar import __version__
-from sidecar.agents.agent import Agent
-from sidecar.agents.launch import Launch
-from sidecar.agents.mask import Secrets
-from sidecar.agents.stream import Output, Subscription
+from sidecar.agents.output import OutputLines, Secrets, Subscription
+from sidecar.agents.supervisor import Agent, Launch
 from sidecar.config import Settings
 from sidecar.errors import AgentFailed, ConfigError, StepFailed
 from sidecar.mcp_client.servers import PROJECT_FILE, HttpServer, Server, Servers, StdioServer, nearest
@@ -461,7 +459,7 @@ class StdioTransport:
                 pass
         self._on_lost()
 
-    def _messages(self, output: Output) -> Iterator[SessionMessage]:
+    def _messages(self, output: OutputLines) -> Iterator[SessionMessage]:
         from mcp.shared.message import SessionMessage  # noqa: PLC0415 - loaded by now
         from mcp_types import jsonrpc_message_adapter  # noqa: PLC0415
 

@@ -7,7 +7,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
-from sidecar.agents.launch import Launch
+from sidecar.agents.supervisor import Launch
 from sidecar.errors import SidecarError
 from sidecar.notify.http_post import Poster
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import sidecar
 from sidecar import config, layout
-from sidecar.agents.mask import Secrets
+from sidecar.agents.output import Secrets
 from sidecar.errors import REPORTED
 from sidecar.service import checkup
 from sidecar.store.db import NAME, open_database

@@ -10,7 +10,7 @@ import anyio
 
 from sidecar.agents import containment
 from sidecar.agents.adapters import ADAPTERS
-from sidecar.agents.process import Launch, Supervisor
+from sidecar.agents.supervisor import Launch, Supervisor
 from sidecar.catalog import agents
 from sidecar.errors import AgentFailed, SidecarError
 from sidecar.service.finding import DoctorFinding, fine, note, problem

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sidecar.agents.mask import Secrets
+from sidecar.agents.output import Secrets
 from sidecar.model import events as kinds
 
 if TYPE_CHECKING:

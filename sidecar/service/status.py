@@ -301,7 +301,7 @@ def _agent_log(root: str, run: StoredRun, number: int) -> str:
 
 def _new_text(path: str) -> Callable[[], Iterator[str]]:
     """What was added to a file since the last time: whole lines, and at the end the rest."""
-    from sidecar.agents.log_file import FORMER  # noqa: PLC0415 - whoever looks at no log does without
+    from sidecar.agents.output import FORMER  # noqa: PLC0415 - whoever looks at no log does without
 
     decoder = getincrementaldecoder("utf-8")("replace")
     file = _open_log(path + FORMER if os.path.exists(path + FORMER) else path)

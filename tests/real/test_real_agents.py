@@ -23,7 +23,7 @@ import pytest
 from sidecar.agents.adapters import ADAPTERS
 from sidecar.agents.adapters.events import SessionStarted, ToolBegan
 from sidecar.agents.containment import choose
-from sidecar.agents.process import Launch, Supervisor
+from sidecar.agents.supervisor import Launch, Supervisor
 from sidecar.errors import ConfigError
 from sidecar.model.agent import AgentDefinition
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sidecar.agents.adapters.adapter import McpConfiguration
     from sidecar.agents.adapters.events import Event, Parser
     from sidecar.agents.containment import Setting
-    from sidecar.agents.process import Agent
+    from sidecar.agents.supervisor import Agent
     from sidecar.model.agent import AdapterName
 
 DEADLINE_S = 60  # generous: a cold start of these tools on a busy machine takes seconds

@@ -16,10 +16,9 @@ from sidecar import layout
 from sidecar.agents.adapters import ADAPTERS, events
 from sidecar.agents.adapters.account import json_in
 from sidecar.agents.adapters.adapter import McpConfiguration
-from sidecar.agents.agent import Agent
 from sidecar.agents.evidence import Files
-from sidecar.agents.launch import Launch
-from sidecar.agents.stream import Output
+from sidecar.agents.output import OutputLines
+from sidecar.agents.supervisor import Agent, Launch
 from sidecar.agents.turn import Outcome, Setting, Started, Told, Turn
 from sidecar.catalog import agents, prompts
 from sidecar.engine.evaluation import positive_s
@@ -317,7 +316,7 @@ class _TurnListener(ProcessOutput):
         if isinstance(event, Started):
             self._agent_id = event.agent_id
             return
-        if isinstance(event, Output):
+        if isinstance(event, OutputLines):
             self.add(self._agent_id, event, json=self._prints_json and event.stream == "stdout")
             return
         if isinstance(event, events.Used):

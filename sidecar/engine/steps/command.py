@@ -11,10 +11,8 @@ from typing import Any
 import anyio
 
 from sidecar.agents import at_terminal
-from sidecar.agents.agent import Agent
-from sidecar.agents.launch import Launch
-from sidecar.agents.log_file import FORMER
-from sidecar.agents.stream import Output, Subscription
+from sidecar.agents.output import FORMER, OutputLines, Subscription
+from sidecar.agents.supervisor import Agent, Launch
 from sidecar.engine.evaluation import positive_s
 from sidecar.engine.steps.context import Context
 from sidecar.engine.steps.output import ProcessOutput, formatted, nothing
@@ -24,7 +22,7 @@ from sidecar.model.steps import AgentShellCommand, ShellCommand
 
 LIMIT_BYTES = 8 << 20
 _TOO_MUCH = f"the command's output is larger than {LIMIT_BYTES >> 20} MiB: send it to a file"
-_CUT_LINE_BYTES = 1 << 20  # a subscription cuts longer lines (agents/stream.py)
+_CUT_LINE_BYTES = 1 << 20  # a subscription cuts longer lines (agents/output.py)
 _SHOWN_LINES = 200
 _SHOWN_CHARACTERS = 2000
 # The shell waits for a line before it begins, and then has no input. So the command does nothing before it is
@@ -191,7 +189,7 @@ class _CommandOutput(ProcessOutput):
             raise StepFailed(_TOO_MUCH, kind="output")
         return data.decode("utf-8", "replace")
 
-    def _keep(self, output: Output) -> None:
+    def _keep(self, output: OutputLines) -> None:
         piece = "\n".join(output.lines) + "\n"
         # Lines come as they are read, 64 KiB at a time: only a line that was long in coming makes a piece so large.
         if len(piece) >= _CUT_LINE_BYTES // 4:

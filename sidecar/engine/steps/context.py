@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sidecar.agents.adapters.adapter import McpConfiguration
-from sidecar.agents.agent import Agent
-from sidecar.agents.launch import Launch, unfit
-from sidecar.agents.mask import Secrets
+from sidecar.agents.output import Secrets
+from sidecar.agents.supervisor import Agent, Launch, unfit
 from sidecar.config import Settings
 from sidecar.engine.evaluation import View
 from sidecar.errors import StepFailed

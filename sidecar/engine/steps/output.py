@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sidecar.agents.stream import Output
+from sidecar.agents.output import OutputLines
 from sidecar.engine.steps.context import Context
 from sidecar.errors import StepFailed
 from sidecar.model.events import AGENT_OUTPUT
@@ -199,7 +199,7 @@ class ProcessOutput:
         self._line_characters = line_characters
         self._first = -most_lines if most_lines is not None else None
 
-    def add(self, agent_id: str | None, output: Output, **facts: object) -> None:
+    def add(self, agent_id: str | None, output: OutputLines, **facts: object) -> None:
         """More lines, emitted together with `facts`."""
         end = ("\n".join(output.lines) + "\n")[-_TAIL_CHARACTERS:]
         self.tails[output.stream] = (self.tails[output.stream] + end)[-_TAIL_CHARACTERS:]

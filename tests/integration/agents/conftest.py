@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.agents import cgroup
 from sidecar.agents.containment import Containment, choose
-from sidecar.agents.process import Supervisor
+from sidecar.agents.supervisor import Supervisor
 
 
 @pytest.fixture(params=["cgroup", "reaper", "sweep"])

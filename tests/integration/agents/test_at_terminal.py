@@ -13,7 +13,7 @@ import pytest
 from sidecar.agents import at_terminal
 from sidecar.agents.at_terminal import Command
 from sidecar.agents.containment import Containment
-from sidecar.agents.process import Agent, Launch, Supervisor
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.model.agent import AgentEnded
 from tests.kit import alive
 

@@ -19,10 +19,9 @@ from anyio.lowlevel import checkpoint
 
 from sidecar.agents import cgroup
 from sidecar.agents.containment import Containment
-from sidecar.agents.launch import Interruptible
 from sidecar.agents.lineage import ProcTable, Snapshot
-from sidecar.agents.link import Link
-from sidecar.agents.process import Agent, Launch, Supervisor
+from sidecar.agents.sentinel_link import SentinelLink
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.model.agent import AgentEnded
 from tests.kit import alive, eventually
 
@@ -162,7 +161,7 @@ async def test_leaving_the_supervisor_ends_every_agent_also_by_an_error(containm
 
 
 async def test_the_agents_own_way_comes_first_then_the_end_of_its_input(supervisor: Supervisor) -> None:
-    async def interrupt(agent: Interruptible) -> None:
+    async def interrupt(agent: Agent) -> None:
         agent.write_stdin(b"interrupt\n")
 
     script = "trap '' TERM; echo up; read word; echo got $word; read more || echo end of input"
@@ -174,10 +173,10 @@ async def test_the_agents_own_way_comes_first_then_the_end_of_its_input(supervis
 
 
 async def test_an_interrupt_that_fails_or_hangs_only_costs_its_time(supervisor: Supervisor) -> None:
-    async def fails(agent: Interruptible) -> None:
+    async def fails(agent: Agent) -> None:
         raise OSError("no such control channel")
 
-    async def hangs(agent: Interruptible) -> None:
+    async def hangs(agent: Agent) -> None:
         await anyio.sleep_forever()
 
     for interrupt in (fails, hangs):
@@ -205,7 +204,7 @@ async def test_an_abort_does_not_put_off_the_kill_of_what_an_exited_agent_left(s
     assert await first_line(agent) == "up"
     agent.write_stdin(b"go\n")
     await eventually(lambda: not alive(agent.pid))
-    await eventually(lambda: agent.kill_at() < math.inf)
+    await eventually(lambda: agent.kill_at < math.inf)
     agent.request_end("abort", kill_after_s=600)
     try:
         with anyio.fail_after(20):
@@ -267,7 +266,7 @@ async def test_who_is_born_while_the_table_is_read_is_found(tmp_path: Path) -> N
 
 async def test_an_agent_that_cannot_be_ended_does_not_hold_up_the_sentinel(containment: Containment) -> None:
     """Released although it lives, as one is that the ladder could not end: the next one starts all the same."""
-    link = Link(containment, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    link = SentinelLink(containment, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     await link.open()
     try:
         for marker in ("first", "second"):
@@ -376,12 +375,12 @@ async def test_a_hundred_agents_ended_at_once_share_their_looks_at_the_process_t
 ) -> None:
     async with Supervisor("/", containment=containment) as supervisor:
         agents = [await supervisor.start(shell("exec sleep 1000")) for _ in range(100)]
-        before = supervisor.shared.looks
+        before = supervisor.shared.snapshots
         for agent in agents:
             agent.request_end("abort")
         ends = [await agent.wait() for agent in agents]
         assert {ended.survivors for ended in ends} == {0}
-        assert supervisor.shared.looks - before < 25
+        assert supervisor.shared.snapshots - before < 25
 
 
 async def test_a_group_that_an_agent_made_below_its_own_is_emptied_and_removed() -> None:

@@ -21,8 +21,8 @@ import pytest
 
 from sidecar.agents import cgroup
 from sidecar.agents.containment import Containment, Name, choose
-from sidecar.agents.process import Agent, Launch, Supervisor
-from sidecar.agents.reap import reap
+from sidecar.agents.ladder import reap
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.model import ulid
 from sidecar.model.agent import AgentEnded, AgentRecord
 from tests.kit import alive, eventually

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sidecar.agents import cgroup, log_file
+from sidecar.agents import cgroup, output
 from sidecar.agents.containment import Containment
-from sidecar.agents.process import Agent, Launch, Supervisor
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.errors import AgentFailed
 from sidecar.model.agent import AgentEnded
 
@@ -190,7 +190,7 @@ async def test_a_gigabyte_of_output_costs_neither_memory_nor_disk_although_nobod
     with anyio.fail_after(120):
         ended = await agent.wait()
     assert (ended.exit_code, ended.problem) == (0, None)
-    assert sum(one.stat().st_size for one in log.parent.iterdir()) < 2.1 * log_file.MOST_BYTES
+    assert sum(one.stat().st_size for one in log.parent.iterdir()) < 2.1 * output.MOST_BYTES
     assert log.read_bytes().endswith(b"the last of them\n")
     # What a listener is owed: 4 MiB of the stream, which as separate lines take about three times that.
     assert peak_kb() - before_kb < 60_000

@@ -12,7 +12,7 @@ import pytest
 
 from sidecar.agents import lineage
 from sidecar.agents.containment import choose
-from sidecar.agents.reap import reap
+from sidecar.agents.ladder import reap
 from sidecar.model.agent import AgentRecord
 
 pytestmark = pytest.mark.anyio

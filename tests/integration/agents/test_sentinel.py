@@ -18,7 +18,7 @@ DEADLINE_S = 60.0
 # An owner with one agent, and a copy of itself that outlives it. `without`: what Python does not have, as on a Mac.
 OWNER = r"""
 import os, socket, subprocess, sys, time
-from sidecar.agents import wire
+from sidecar.agents.sentinel import Inbox, pack
 
 mine, other = socket.socketpair()
 without = sys.argv[1]
@@ -26,18 +26,18 @@ boot = f"import os\nif {without!r}: delattr(os, {without!r})\n"
 boot += f"from sidecar.agents.sentinel import main\nmain({other.fileno()}, 'sweep', '', 256)"
 subprocess.Popen([sys.executable, "-c", boot], pass_fds=[other.fileno()], start_new_session=True)
 other.close()
-inbox, told = wire.Inbox(mine), []
-while not told:
-    told += inbox.receive()
+inbox, received = Inbox(mine), []
+while not received:
+    received += inbox.receive()
 null = os.open(os.devnull, os.O_RDWR)
-request = {"ask": "start", "id": 1, "argv": ["sleep", "1000"], "cwd": "/", "env": dict(os.environ), "group": None}
-data = wire.packed({**request, "marker": "AGENT/0/0/nowhere", "tag": 0})
-mine.sendmsg([data], wire.ancillary([null, null, null]))
-while len(told) < 2:
-    told += inbox.receive()
+request = {"type": "start", "id": 1, "argv": ["sleep", "1000"], "cwd": "/", "env": dict(os.environ), "group": None}
+data = pack({**request, "marker": "AGENT/0/0/nowhere", "tag": 0})
+socket.send_fds(mine, [data], [null, null, null])
+while len(received) < 2:
+    received += inbox.receive()
 copy = os.fork()
 if copy:
-    print(told[0]["pid"], told[1]["pid"], copy, flush=True)
+    print(received[0]["pid"], received[1]["pid"], copy, flush=True)
 time.sleep(1000)
 """
 

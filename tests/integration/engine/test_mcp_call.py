@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from sidecar.agents.process import Agent, Launch, Supervisor
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.config import Settings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import mcp_call

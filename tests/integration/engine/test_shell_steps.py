@@ -14,8 +14,7 @@ import anyio
 import psutil
 import pytest
 
-from sidecar.agents.launch import Launch
-from sidecar.agents.process import Agent, Supervisor
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.config import Settings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import command

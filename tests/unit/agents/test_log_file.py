@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.agents import log_file
-from sidecar.agents.log_file import FORMER
-from sidecar.agents.stream import Sink
+from sidecar.agents import output
+from sidecar.agents.output import FORMER, OutputSink
 from sidecar.service import status
 
 LINES = [b"line %d\n" % number for number in range(1000)]
@@ -16,12 +15,12 @@ LINES = [b"line %d\n" % number for number in range(1000)]
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(log_file, "MOST_BYTES", 1000)
+    monkeypatch.setattr(output, "MOST_BYTES", 1000)
     return tmp_path / "agents" / "1.log"
 
 
 def test_it_stays_below_its_bound_and_has_the_newest(path: Path) -> None:
-    sink = Sink(str(path))
+    sink = OutputSink(str(path))
     for line in LINES:
         sink.write(line)
     sink.close()
@@ -36,7 +35,7 @@ def test_it_stays_below_its_bound_and_has_the_newest(path: Path) -> None:
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_who_follows_it_misses_nothing_though_it_is_turned_between_two_looks(path: Path, turns: int) -> None:
-    sink = Sink(str(path))
+    sink = OutputSink(str(path))
     sink.write(LINES[0])
     news = status._new_text(str(path))
     followed, size = "".join(news()), 0
@@ -51,7 +50,7 @@ def test_who_follows_it_misses_nothing_though_it_is_turned_between_two_looks(pat
 
 
 def test_a_log_that_cannot_be_turned_ends_and_says_so_and_the_agent_goes_on(path: Path) -> None:
-    sink = Sink(str(path))
+    sink = OutputSink(str(path))
     Path(f"{path}{FORMER}").mkdir()
     for line in LINES:
         sink.write(line)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.agents.mask import MASK, Masker, Secrets
+from sidecar.agents.output import MASK, Masker, Secrets
 
 few_letters = st.text(alphabet='ab"é', min_size=1, max_size=5)
 

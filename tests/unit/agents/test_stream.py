@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.agents.stream import TAIL_BYTES, Lines, Output, Sink, Subscription
+from sidecar.agents.output import TAIL_BYTES, LineSplitter, OutputLines, OutputSink, Subscription
 
 
 @given(st.lists(st.binary(max_size=20)))
 def test_lines_are_the_same_however_the_bytes_arrive(chunks: list[bytes]) -> None:
-    lines = Lines()
+    lines = LineSplitter()
     found = [line for chunk in chunks for line in lines.feed(chunk)] + lines.rest()
     whole = b"".join(chunks)
     expected = [line.decode("utf-8", "replace") for line in whole.split(b"\n")]
@@ -20,7 +20,7 @@ def test_lines_are_the_same_however_the_bytes_arrive(chunks: list[bytes]) -> Non
 
 
 def test_an_overlong_line_is_cut_and_the_next_one_is_whole() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     for _ in range(40):
         assert lines.feed(b"x" * 50_000) == []
     cut, after = lines.feed(b"end\nnext\n")
@@ -29,7 +29,7 @@ def test_an_overlong_line_is_cut_and_the_next_one_is_whole() -> None:
 
 
 def test_the_tail_is_the_end_and_bounded() -> None:
-    sink = Sink(None)
+    sink = OutputSink(None)
     for number in range(5000):
         sink.write(b"%d\n" % number)
     sink.write(b"x" * 3)
@@ -44,12 +44,12 @@ async def test_a_listener_that_is_behind_gets_the_newest_and_the_count_of_the_re
         subscription.put("stdout", [str(number), "x"], 4)
     subscription.close()
     received = [output async for output in subscription]
-    assert received == [Output("stdout", ["4", "x"], 8), Output("stdout", ["5", "x"], 0)]
+    assert received == [OutputLines("stdout", ["4", "x"], 8), OutputLines("stdout", ["5", "x"], 0)]
 
 
 @pytest.mark.anyio
 async def test_the_first_listener_also_gets_what_came_before_it_and_a_later_one_only_what_follows() -> None:
-    sink = Sink(None)
+    sink = OutputSink(None)
     sink.lines("stdout", ["early"], 5)
     first, second = sink.subscribe(), sink.subscribe()
     sink.lines("stderr", ["late"], 4)
@@ -60,7 +60,7 @@ async def test_the_first_listener_also_gets_what_came_before_it_and_a_later_one_
 
 @pytest.mark.anyio
 async def test_who_stops_listening_gets_nothing_more_and_who_comes_after_the_end_gets_an_end() -> None:
-    sink = Sink(None)
+    sink = OutputSink(None)
     left = sink.subscribe()
     sink.unsubscribe(left)
     sink.lines("stdout", ["line"], 4)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.agents import wire
+from sidecar.agents.sentinel import Inbox, pack
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def test_messages_come_out_as_they_went_in(messages: list[dict[str, object]], si
     left, right = socket.socketpair()
     with left, right:
         right.setblocking(False)
-        inbox = wire.Inbox(right)
-        data = b"".join(map(wire.packed, messages))
+        inbox = Inbox(right)
+        data = b"".join(map(pack, messages))
         received = []
         for start in range(0, len(data), size):
             left.sendall(data[start : start + size])
@@ -37,10 +37,10 @@ def test_messages_come_out_as_they_went_in(messages: list[dict[str, object]], si
 
 def test_each_message_takes_its_own_descriptors(ends: tuple[socket.socket, socket.socket]) -> None:
     left, right = ends
-    inbox = wire.Inbox(right)
+    inbox = Inbox(right)
     pipes = [os.pipe() for _ in range(3)]
     for read, write in pipes:
-        left.sendmsg([wire.packed({"write": write})], wire.ancillary([write]))
+        socket.send_fds(left, [pack({"write": write})], [write])
         os.close(write)
         assert read
     messages: list[dict[str, object]] = []
@@ -56,7 +56,7 @@ def test_each_message_takes_its_own_descriptors(ends: tuple[socket.socket, socke
 
 def test_nothing_yet_is_no_message_and_a_closed_end_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
     left, right = ends
-    inbox = wire.Inbox(right)
+    inbox = Inbox(right)
     assert inbox.receive() == []
     left.close()
     assert inbox.receive() is None
@@ -64,5 +64,5 @@ def test_nothing_yet_is_no_message_and_a_closed_end_is_none(ends: tuple[socket.s
 
 def test_text_that_is_not_utf8_survives(ends: tuple[socket.socket, socket.socket]) -> None:
     left, right = ends
-    left.sendall(wire.packed({"argv": [os.fsdecode(b"\xff\x00\xfe")]}))
-    assert wire.Inbox(right).receive() == [{"argv": [os.fsdecode(b"\xff\x00\xfe")]}]
+    left.sendall(pack({"argv": [os.fsdecode(b"\xff\x00\xfe")]}))
+    assert Inbox(right).receive() == [{"argv": [os.fsdecode(b"\xff\x00\xfe")]}]

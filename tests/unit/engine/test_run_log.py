@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sidecar import layout
-from sidecar.agents.mask import Secrets
+from sidecar.agents.output import Secrets
 from sidecar.engine.run_log import NAME, RunLog, keep_traceback, line
 from sidecar.model import events as kinds
 from sidecar.model import ulid

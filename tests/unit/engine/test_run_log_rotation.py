@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sidecar import layout
+from sidecar.agents.output import FORMER
 from sidecar.engine import run_log
-from sidecar.engine.run_log import FORMER, NAME, RunLog
+from sidecar.engine.run_log import NAME, RunLog
 from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent

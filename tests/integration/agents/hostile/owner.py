@@ -13,7 +13,7 @@ from typing import cast
 import anyio
 
 from sidecar.agents.containment import Setting
-from sidecar.agents.process import Launch, Supervisor
+from sidecar.agents.supervisor import Launch, Supervisor
 
 
 async def main(containment: Setting, word: str, kit: str, names: list[str]) -> None:

@@ -16,9 +16,7 @@ import pytest
 import yaml
 
 from sidecar import config
-from sidecar.agents.agent import Agent
-from sidecar.agents.launch import Launch
-from sidecar.agents.process import Supervisor
+from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps.context import Context, RunServices
 from sidecar.model import ulid

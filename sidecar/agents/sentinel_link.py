@@ -1,4 +1,4 @@
-"""The owner's end of the sentinel: starts it, asks it for agents, hears of their exits, notices if it is gone."""
+"""The owner's end of the sentinel: starts it, asks it for agents, reads of their exits, notices if it is gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 import psutil
 
 import sidecar
-from sidecar.agents import wire
+from sidecar.agents.sentinel import Inbox, pack
 from sidecar.errors import AgentFailed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _READY_S = 20.0
 _LEAVE_S = 35.0
 
 
-class Link:
+class SentinelLink:
     """One sentinel and the conversation with it."""
 
     def __init__(self, containment: Containment, descriptors: int) -> None:
@@ -40,7 +40,7 @@ class Link:
         self._containment = containment
         self._descriptors = descriptors
         self._end, self._other = socket.socketpair()
-        self._inbox = wire.Inbox(self._end)
+        self._inbox = Inbox(self._end)
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self._listeners: dict[int, Callable[[dict[str, Any] | None], None]] = {}
         self._next = 0
@@ -51,14 +51,14 @@ class Link:
         self.lost = False
 
     def answers(self) -> bool:
-        """Whether it can be asked for an agent. Its death is seen here before the loop comes to tell of it."""
+        """Whether it can be asked for an agent. Its death is seen here before the event loop reports it."""
         if not self.lost and self._process is not None and self._process.poll() is not None:
-            self._hear()  # its last words: an agent may have exited before it was killed
+            self._receive()  # its last messages: an agent may have exited before it was killed
             self._lose()
         return bool(self.pid) and not self.lost
 
     async def open(self) -> None:
-        """Start the sentinel and hear from it; cancelled meanwhile, it leaves none."""
+        """Start the sentinel and wait until it is ready; cancelled meanwhile, it leaves none."""
         self._end.setblocking(False)
         loop = asyncio.get_running_loop()
         arguments = [
@@ -80,7 +80,7 @@ class Link:
             cwd="/",
         )
         self._other.close()
-        loop.add_reader(self._end, self._hear)
+        loop.add_reader(self._end, self._receive)
         try:
             with anyio.move_on_after(_READY_S):
                 await self._ready.wait()
@@ -91,24 +91,24 @@ class Link:
             raise AgentFailed(f"the sentinel did not start ({sys.executable}, containment {self._containment.name})")
 
     def start(
-        self, request: dict[str, Any], descriptors: list[int], hear: Callable[[dict[str, Any] | None], None]
+        self, request: dict[str, Any], descriptors: list[int], on_message: Callable[[dict[str, Any] | None], None]
     ) -> int:
-        """Ask for an agent; `hear` gets every message about it, and None if the sentinel is gone. The descriptors
+        """Ask for an agent; `on_message` gets every message about it, and None if the sentinel is gone. The descriptors
         are closed here, sent or not."""
         self._next += 1
         number = self._next
         if self.lost:
             _close(descriptors)
             raise AgentFailed("the sentinel is gone: it cannot be asked for anything")
-        self._listeners[number] = hear
-        self._send(wire.packed({"ask": "start", "id": number, **request}), descriptors)
+        self._listeners[number] = on_message
+        self._send(pack({"type": "start", "id": number, **request}), descriptors)
         return number
 
     def release(self, number: int) -> None:
         """The agent's tree is done with: its zombie may be reaped."""
         self._listeners.pop(number, None)
         if not self.lost:
-            self._send(wire.packed({"ask": "release", "id": number}), [])
+            self._send(pack({"type": "release", "id": number}), [])
 
     async def close(self) -> None:
         """Let the sentinel go; it sweeps once more before it does."""
@@ -135,7 +135,7 @@ class Link:
         while self._unsent:
             data, descriptors = self._unsent[0]
             try:
-                sent = self._end.sendmsg([data], wire.ancillary(descriptors))
+                sent = socket.send_fds(self._end, [data], descriptors) if descriptors else self._end.send(data)
             except (BlockingIOError, InterruptedError):
                 loop.add_writer(self._end, self._flush)
                 return
@@ -149,22 +149,22 @@ class Link:
                 self._unsent.popleft()
         loop.remove_writer(self._end)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         messages = self._inbox.receive()
         if messages is None:
             self._lose()
             return
         for message in messages:
-            if message["told"] == "ready":
+            if message["type"] == "ready":
                 self.pid, self.session = message["pid"], message["session"]
                 self._ready.set()
                 continue
-            hear = self._listeners.get(message["id"])
-            if hear is not None:
-                hear(message)
+            on_message = self._listeners.get(message["id"])
+            if on_message is not None:
+                on_message(message)
 
     def _lose(self) -> None:
-        """The conversation is over, by our wish or not: everybody who waits for an answer is told."""
+        """The conversation is over, by our wish or not: whoever waits for an answer gets None."""
         if self.lost:
             return
         self.lost = True
@@ -176,8 +176,8 @@ class Link:
             _close(descriptors)
         self._unsent.clear()
         self._ready.set()
-        for hear in list(self._listeners.values()):
-            hear(None)
+        for on_message in list(self._listeners.values()):
+            on_message(None)
 
 
 def _import_paths(containment: str) -> list[str]:
