@@ -1,4 +1,4 @@
-"""`sidecar init`: what a project begins with: settings, a first workflow, a first workspace, each explaining itself."""
+"""`sidecar init`: a project's first settings, workflow and workspace, each with comments that explain it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sidecar import layout
+from sidecar.catalog import naming
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -15,80 +16,6 @@ if TYPE_CHECKING:
 
 OK = 0
 _WORKSPACE = "first"
-_WORKFLOW = """\
-# A first workflow. `sidecar hello World` runs it, `sidecar flow run hello --dry-run World` only tells what it would do.
-# While it counts, another terminal can say `touch .swissarmyhammer/.stop`; `sidecar resume RUN` then goes on.
-description: Greet somebody, count to five, and tell how it went.
-
-inputs:
-  who:
-    type: string
-    required: true
-    description: Whom to greet.
-  pause:
-    type: number
-    default: 1
-    description: Seconds between two counts.
-
-# What the steps know. A computed field follows from others by itself.
-default_state:
-  raw: {count: 0, greeting: ""}
-state_schema:
-  raw: {count: number, greeting: string}
-  computed:
-    left:
-      from: raw.count
-      transform: 5 - input
-
-steps:
-  # A value in {{ }} can never become a part of the command, whatever it contains.
-  - id: greet
-    type: shell_command
-    command: echo Hello, {{ inputs.who }}
-    state_update:
-      path: raw.greeting
-
-  # `.stop` ends the run between two iterations; `.abort` at once.
-  - id: counting
-    type: while
-    condition: "{{ left > 0 }}"
-    max_iterations: 10
-    body:
-      - id: pause
-        type: shell_command
-        command: sleep {{ inputs.pause }}
-      - id: count
-        type: state_update
-        path: raw.count
-        operation: increment
-
-  - id: done
-    type: user_message
-    message: "{{ greeting }}! I counted to {{ count }}."
-
-  # An agent is a step like any other. Without `agent`, it is the setting default_agent.
-  # - id: ask
-  #   type: agent
-  #   prompt: Say in one sentence what this project is for.
-  #   state_update:
-  #     path: raw.greeting
-"""
-_IGNORED = """\
-# What sidecar keeps for itself stays out of the repository. What people write belongs into it.
-*
-!.gitignore
-!config.yaml
-!workflows/
-!workflows/**
-!agents/
-!agents/**
-!prompts/
-!prompts/**
-!workspaces/
-!workspaces/**
-.stop*
-.abort*
-"""
 _NOTIFY = """\
 # notify:
 #   - type: desktop
@@ -104,18 +31,20 @@ _NOTIFY = """\
 
 
 def main(arguments: list[str], project_option: str | None) -> int:
-    """Make what is missing; what is there is never touched."""
+    """Create what is missing; existing files are not changed."""
     argparse.ArgumentParser(
         prog="sidecar init",
-        description="Make a project's first settings, workflow and workspace below .swissarmyhammer/. "
-        "What is there already stays as it is.",
+        description="Create a project's first settings, workflow and workspace below .swissarmyhammer/. "
+        "Existing files are not changed.",
     ).parse_args(arguments)
     root = layout.find_root(project_option, os.environ)
     if root == os.path.realpath(os.path.expanduser("~")):
-        raise SidecarError(f"{root} is your home directory, which is never a project; go into one, or use --project")
+        raise SidecarError(
+            f"{root} is your home directory, which is never a project; change to a project, or use --project"
+        )
     state = layout.state_directory(root)
     for path, text in _files(state):
-        _tell(root, path, made=_make(path, text))
+        _print(root, path, made=_make(path, text))
     _workspace(project_option, root)
     sys.stdout.flush()
     print(_NEXT)
@@ -123,17 +52,22 @@ def main(arguments: list[str], project_option: str | None) -> int:
 
 
 _NEXT = f"""
-What now:
-  sidecar hello World              run the first workflow; it is in .swissarmyhammer/workflows/hello.yaml
-  sidecar doctor                   see which agents are found here, and what is in force
-  sidecar iterate {_WORKSPACE}            once INSTRUCTIONS.md there says what is wanted: let an agent work on it
-  sidecar --help                   everything else"""
+What to try next:
+  sidecar hello World              run the first workflow, .swissarmyhammer/workflows/hello.yaml
+  sidecar doctor                   check which agents are installed and what works here
+  sidecar iterate {_WORKSPACE}            let an agent work on the task, once you have written it into INSTRUCTIONS.md
+  sidecar --help                   every command"""
 
 
 def _files(state: str) -> Iterator[tuple[str, str]]:
-    yield os.path.join(state, ".gitignore"), _IGNORED
+    yield os.path.join(state, ".gitignore"), _template("gitignore")
     yield os.path.join(state, "config.yaml"), _settings()
-    yield os.path.join(state, "workflows", "hello.yaml"), _WORKFLOW
+    yield os.path.join(state, "workflows", "hello.yaml"), _template("workflows/hello.yaml")
+
+
+def _template(name: str) -> str:
+    with open(os.path.join(naming.builtin_directory("init"), name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _settings() -> str:
@@ -142,8 +76,10 @@ def _settings() -> str:
 
     from sidecar.config import Settings  # noqa: PLC0415
 
-    lines = ["# The settings of this project. They beat those in ~/.config/sidecar/config.yaml; SIDECAR_* variables"]
-    lines += ["# beat both, and `sidecar config show` tells which one holds. Take the `# ` away to set one."]
+    lines = [
+        "# The settings of this project. They override ~/.config/sidecar/config.yaml; SIDECAR_* variables override"
+    ]
+    lines += ["# both. `sidecar config show` shows the values. Remove the `# ` to set one."]
     defaults = Settings.model_validate({}).model_dump(mode="json")
     for name, field in Settings.model_fields.items():
         lines += ["", f"# {field.description}"]
@@ -158,24 +94,24 @@ def _workspace(project_option: str | None, root: str) -> None:
 
     target, made, kept = workspaces.init(config.open_project(project_option), _WORKSPACE)
     for name in (*made, *kept):
-        _tell(root, os.path.join(target.directory, name), made=name in made)
+        _print(root, os.path.join(target.directory, name), made=name in made)
 
 
 def _make(path: str, text: str) -> bool:
-    """Whether it was made: never over something that is there."""
+    """Create a file; False if it exists."""
     try:
         layout.make_directory(os.path.dirname(path))
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except FileExistsError:
         if os.path.isdir(os.path.dirname(path)):
             return False
-        raise SidecarError(f"{os.path.dirname(path)} is no directory, and has to be one") from None
+        raise SidecarError(f"{os.path.dirname(path)} is not a directory") from None
     except OSError as error:
-        raise SidecarError(f"cannot make {error.filename or path}: {error.strerror}") from None
+        raise SidecarError(f"cannot create {error.filename or path}: {error.strerror}") from None
     with os.fdopen(file, "w", encoding="utf-8") as opened:
         opened.write(text)
     return True
 
 
-def _tell(root: str, path: str, *, made: bool) -> None:
+def _print(root: str, path: str, *, made: bool) -> None:
     print(f"{'made' if made else 'kept':<5} {os.path.relpath(path, root)}")

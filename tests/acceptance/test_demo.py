@@ -120,12 +120,12 @@ def test_on_a_terminal_it_shows_a_stop_a_resume_parallel_tasks_and_a_proven_abor
         "$ sidecar flow run survey",
         "6 measured, the tallest by now is the sequoia",
         "$ sidecar flow run stubborn",
-        "do not listen to SIGTERM",
+        "ignore SIGTERM",
         '$ sidecar abort "wrong branch" --wait',
         "survivors: 0",
         "last rung: kill",
-        "none of them is there",
-        "nothing runs any more",
+        "none of them is left",
+        "none of its processes is left",
     ]
     told = re.sub(r"\| \d\d:\d\d:\d\d (stopped|completed)", r"| 1: \1", text)
     places = [told.find(part) for part in story]
@@ -162,7 +162,7 @@ def test_what_does_not_go_as_it_should_is_told_in_one_line_and_nothing_is_left(d
     shown, errors = demo.start().communicate(timeout=60)
     assert errors.count(b"\n") == 1
     assert b"touch" in errors
-    assert b"nothing runs any more" not in shown
+    assert b"none of its processes is left" not in shown
     assert demo.left() == []
 
 
