@@ -85,6 +85,12 @@ def test_who_stops_it_with_wait_gets_the_proof(service: Project, run_id: str) ->
     stopped(service, run_id)
 
 
+def test_what_steps_write_can_be_read_by_those_who_share_the_project(service: Project, run_id: str) -> None:
+    assert service.machine.run("cat", f"{service.inside}/begun", user="operator").split()
+    service.machine.run("touch", f"{workspace(service)}/.stop", user="operator")
+    stopped(service, run_id)
+
+
 def test_who_may_not_read_which_runs_are_open_gets_no_proof(service: Project, run_id: str) -> None:
     index = f"{service.inside}/.swissarmyhammer/open"
     service.machine.run("chmod", "700", index)
