@@ -6,6 +6,7 @@ which one, a line of JSON answers when it is running.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -62,6 +63,8 @@ _RELAY_S = 0.02
 _LONGEST = 16 * 1024 * 1024
 _REQUEST_S = 60.0  # how long somebody who connects may take to say what is asked
 _MAX_THREADS = 4
+_SWITCH_S = 0.0005
+_MIDDLE_BEFORE_OLDEST = 100  # collections; Python's own 10 had four pauses of up to 0.2 s in the reading of 1 MiB
 
 # --- what takes long and changes nothing
 
@@ -83,9 +86,18 @@ def _few() -> anyio.CapacityLimiter:
     try:
         return _limiter.get()
     except LookupError:
+        _share_interpreter()
         limiter = anyio.CapacityLimiter(_MAX_THREADS)
         _limiter.set(limiter)
         return limiter
+
+
+def _share_interpreter() -> None:
+    """Let the loop have its turn soon, and seldom wait for a collection of the oldest generation: that takes as long as
+    there are objects, and while a large file is read there are a million."""
+    sys.setswitchinterval(_SWITCH_S)
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _MIDDLE_BEFORE_OLDEST)
 
 
 async def definition_in_thread(owner: Owner, run: StoredRun) -> Definition:
