@@ -91,8 +91,8 @@ class McpServer:
 
     def __init__(self, site: Site, tasks: TaskGroup, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._site = site
-        self._replies = Replies()  # of calls that are answered by themselves
-        self._results = Replies()  # of calls that wait for a run
+        self._replies = Replies()  # of calls that may be those of an agent that is about to be ended
+        self._results = Replies()  # of all others, above all of those that wait for a run
         self._runs = Runs(site, tasks, self.hear, heartbeat_s)
         self._everybody: set[Connection] = set()
         self._bus = InMemorySubscriptionBus()
@@ -148,11 +148,11 @@ class McpServer:
         self._news.set()
 
     async def replies_out(self, within_s: float = 2.0) -> bool:
-        """Wait until the reply of every short call in progress is written: an agent gets it before it is ended."""
+        """Wait until the replies that an agent has to get before it is ended are written."""
         return await self._replies.out(within_s)
 
     async def results_out(self, within_s: float = 2.0) -> bool:
-        """Wait until whoever waits for a run is told its end: for a process that has ended all of its runs."""
+        """Wait until all other replies are written, too: for a process that has ended all of its runs."""
         return await self._results.out(within_s)
 
     async def announce(self) -> None:
@@ -208,7 +208,7 @@ class McpServer:
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         key = (id(context.lifespan_context), context.request_id)
-        owed = self._replies if tools.is_short(params.name) else self._results
+        owed = self._replies if tools.comes_before_an_end(self._site, params.name) else self._results
         if isinstance(context.lifespan_context, Connection):
             owed.owe(key)
         client_lock.set(connection_of(context).turn)

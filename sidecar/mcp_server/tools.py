@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 TOOLS: dict[str, Tool] = {tool.name: tool for tool in (*SIGNALS, *RUNS, *DRIVING, *STATE, *DEBUGGING)}
 # A list of tools stays below 32 KiB whatever a project has: beyond this many characters, names are only in `list`.
 _MOST_NAME_CHARACTERS = 8192
-_RUN_NAMES = {tool.name for tool in RUNS}
+_RUN_NAMES = {tool.name for tool in RUNS}  # calls of these wait for a run
+_ENDING_NAMES = {"abort", "stage_gate"}
 _BAD_ENDS = ("failed", "aborted")
 
 
@@ -61,9 +62,11 @@ def declared_schema(name: str) -> Schema | None:
     return tool.input if tool else None
 
 
-def is_short(name: str) -> bool:
-    """Whether a call of this name is answered by itself soon: it waits for no run."""
-    return name.replace(".", "_") not in _RUN_NAMES
+def comes_before_an_end(site: Site, name: str) -> bool:
+    """Whether the reply to such a call has to be out before an agent is ended. The agents of a run call through its own
+    socket; elsewhere only a call that ends agents counts, so that no other client delays an abort."""
+    name = name.replace(".", "_")
+    return name in _ENDING_NAMES or (site.run_id is not None and name not in _RUN_NAMES)
 
 
 async def call(

@@ -6,13 +6,18 @@ import fcntl
 import json
 import struct
 import termios
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from anyio.abc import ByteReceiveStream, SocketAttribute, SocketStream
 from mcp.types import ElicitRequestFormParams, ElicitResult, TextContent
+
+from sidecar.mcp_server import transport_unix
+from sidecar.mcp_server.server import McpServer, serving
+from sidecar.mcp_server.tool import Site
 
 if TYPE_CHECKING:
     from anyio.abc import SocketStream
@@ -335,21 +340,55 @@ async def test_a_dry_run_gives_the_plan_and_runs_nothing(served: Served, era: st
     assert served.service.runs == {}
 
 
+@asynccontextmanager
+async def serving_at(served: Served, run_id: str | None) -> AsyncIterator[tuple[McpServer, str]]:
+    """A server for the agents of a run, or for anybody, and where it is."""
+    path = str(served.root / "another.sock")
+    async with (
+        serving(Site(served.service, str(served.root), run_id)) as server,
+        anyio.create_task_group() as tasks,
+    ):
+        await tasks.start(transport_unix.listen, path, server.serve)
+        yield server, path
+        tasks.cancel_scope.cancel()
+
+
+STAGE_GATE = ("stage_gate", {"stage": "s", "output": "o"})
+STATE_READ = ("workflow_state_read", {"workflow_id": "w"})
+
+
 @pytest.mark.anyio
-async def test_an_agent_is_told_its_answer_before_anybody_ends_it(served: Served, eventually: Eventually) -> None:
-    async with await anyio.connect_unix(served.path) as stream:
+@pytest.mark.parametrize(
+    ("run_id", "call", "comes_first"),
+    [
+        ("01ARZ3NDEKTSV4RRFFQ69G5FAV", STATE_READ, True),
+        (None, STAGE_GATE, True),
+        (None, ("abort", {"reason": "enough"}), True),
+        (None, STATE_READ, False),  # else any client could delay an abort
+    ],
+    ids=["any of a run's agent", "a gate", "an abort", "any other"],
+)
+async def test_an_agent_gets_its_answer_before_it_is_ended_and_nobody_else_delays_that(
+    served: Served,
+    eventually: Eventually,
+    run_id: str | None,
+    call: tuple[str, dict[str, Any]],
+    comes_first: bool,
+) -> None:
+    tool, arguments = call
+    async with serving_at(served, run_id) as (server, path), await anyio.connect_unix(path) as stream:
         raw = await Raw(stream, "legacy").hello()
-        assert await served.server.replies_out(0.01)
+        assert await server.replies_out(0.01)
         for request_id in range(2, 60):  # not read: the reply of the next call cannot be written yet
             await raw.send("tools/list", {}, request_id)
         await _filled(stream)
-        await raw.send("tools/call", {"name": "stage_gate", "arguments": {"stage": "s", "output": "o"}}, 1000)
-        await eventually(lambda: bool(served.service.called("stage_gate")))
-        assert not await served.server.replies_out(0.05)
+        await raw.send("tools/call", {"name": tool, "arguments": arguments}, 1000)
+        await eventually(lambda: bool(served.service.called(tool.removeprefix("workflow_"))))
+        assert await server.replies_out(0.05) is not comes_first
         await raw.answer(1000)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read_on, stream)  # answers go out in batches: what comes behind is read, too
-            assert await served.server.replies_out(DEADLINE_S)
+            assert await server.replies_out(DEADLINE_S)
             await stream.send_eof()
 
 
