@@ -28,7 +28,7 @@ KEEPER = ["sh", "-c", 'read -r code; exit "$code"', "keeper of a command on the 
 _SIGNALLED = 128
 
 
-class Command(NamedTuple):
+class TerminalCommand(NamedTuple):
     """What to run there."""
 
     argv: Sequence[str]
@@ -37,7 +37,7 @@ class Command(NamedTuple):
     timeout_s: float | None
 
 
-async def run(keeper: Agent, command: Command, terminal: int) -> int | None:
+async def run(keeper: Agent, command: TerminalCommand, terminal: int) -> int | None:
     """Run a command with the terminal as its three descriptors; its exit code, negative for a signal, or None where
     it was not over in time. OSError: it cannot be started.
 
@@ -65,7 +65,7 @@ async def run(keeper: Agent, command: Command, terminal: int) -> int | None:
             process.poll()  # cancelled before the thread had begun, nobody else would collect it
 
 
-def _start(keeper: Agent, command: Command, terminal: int) -> subprocess.Popen[bytes]:
+def _start(keeper: Agent, command: TerminalCommand, terminal: int) -> subprocess.Popen[bytes]:
     marks = keeper.record
     process = subprocess.Popen(  # noqa: S603
         [*_inside(marks.group), *command.argv],

@@ -49,7 +49,7 @@ class Containment:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ContainmentReport:
     """What `doctor` says."""
 
     in_force: Name
@@ -70,13 +70,13 @@ def choose(setting: Setting = "auto") -> Containment:
     return _of(setting)
 
 
-def report(setting: Setting = "auto") -> Report:
+def report(setting: Setting = "auto") -> ContainmentReport:
     """Which containment is in force, why not a better one, and what it cannot catch."""
     name = choose(setting).name
     missing = _missing("auto")
     better = _names()[: _names().index(name)]
     why = tuple((other, missing.get(other, f"the setting asks for {name!r}")) for other in better)
-    return Report(name, setting != "auto", why, _CANNOT_CATCH[name])
+    return ContainmentReport(name, setting != "auto", why, _CANNOT_CATCH[name])
 
 
 def _refuse_blind() -> None:

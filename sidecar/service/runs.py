@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sidecar import layout
-from sidecar.agents.adapters.account import json_in
+from sidecar.agents.adapters.adapter import json_in
 from sidecar.analysis import validate
 from sidecar.catalog import definition as definitions
 from sidecar.catalog import workflows, yaml_format

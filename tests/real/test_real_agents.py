@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from sidecar.agents.adapters import ADAPTERS
-from sidecar.agents.adapters.events import SessionStarted, ToolBegan
+from sidecar.agents.adapters.adapter import SessionStarted, ToolBegan
 from sidecar.agents.containment import choose
 from sidecar.agents.supervisor import Launch, Supervisor
 from sidecar.errors import ConfigError
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from sidecar.agents.adapters.adapter import McpConfiguration
-    from sidecar.agents.adapters.events import Event, Parser
+    from sidecar.agents.adapters.adapter import Event, McpConfiguration, Parser
     from sidecar.agents.containment import Setting
     from sidecar.agents.supervisor import Agent
     from sidecar.model.agent import AdapterName

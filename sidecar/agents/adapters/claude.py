@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents.adapters.account import count_of, mapping, mappings, number_of, text_of
-from sidecar.agents.adapters.adapter import MCP_SERVER, Adapter
-from sidecar.agents.adapters.events import Tokens
-from sidecar.agents.adapters.parsers import JsonLines
+from sidecar.agents.adapters.adapter import (
+    MCP_SERVER,
+    Account,
+    Adapter,
+    AdapterCall,
+    JsonLines,
+    TokenUsage,
+    count_of,
+    mapping,
+    mappings,
+    number_of,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.agents.adapters.account import Account
-    from sidecar.agents.adapters.adapter import Call
-    from sidecar.agents.adapters.parsers import Clock
-
 _REMEMBERED_MESSAGES = 256
 
 
-def _arguments(call: Call) -> list[str]:
+def _arguments(call: AdapterCall) -> list[str]:
     definition = call.assignment.definition
     words = ["-p", "--output-format", "stream-json", "--verbose"]
     if definition.model is not None:
@@ -45,7 +49,7 @@ class _Interpreter:
     parts comes as several lines, each with the usage of the whole."""
 
     def __init__(self) -> None:
-        self._usage: dict[str, Tokens] = {}
+        self._usage: dict[str, TokenUsage] = {}
         self._handlers: dict[str, Callable[[dict[str, Any], Account, float], None]] = {
             "system": self._system,
             "assistant": self._assistant,
@@ -85,17 +89,17 @@ class _Interpreter:
         is_answer = line.get("parent_tool_use_id") is None
         for part in mappings(message.get("content")):
             if part.get("type") == "text" and is_answer:
-                account.said(text_of(part.get("text")), anew=True)
+                account.message(text_of(part.get("text")), anew=True)
             elif part.get("type") == "tool_use":
                 account.began(text_of(part.get("id")), text_of(part.get("name")))
         self._count(text_of(message.get("id")), _tokens(mapping(message.get("usage"))), account)
 
-    def _count(self, message_id: str, tokens: Tokens, account: Account) -> None:
-        before = self._usage.pop(message_id, Tokens())
+    def _count(self, message_id: str, tokens: TokenUsage, account: Account) -> None:
+        before = self._usage.pop(message_id, TokenUsage())
         if tokens != before:
             total = account.tokens
             account.used(
-                Tokens(
+                TokenUsage(
                     total.input + tokens.input - before.input,
                     total.output + tokens.output - before.output,
                     total.cached + tokens.cached - before.cached,
@@ -132,36 +136,31 @@ class _Interpreter:
         account.succeeded()
         if line.get("is_error") is True:
             errors = line.get("errors")
-            told = [text_of(error) for error in errors] if isinstance(errors, list) else []
-            account.failed("; ".join(filter(None, told)) or text or text_of(line.get("subtype")) or "unknown error")
+            reported = [text_of(error) for error in errors] if isinstance(errors, list) else []
+            account.failed("; ".join(filter(None, reported)) or text or text_of(line.get("subtype")) or "unknown error")
             account.budget_reached = line.get("subtype") == "error_max_budget_usd"
         else:
             account.answered(text)
         if line.get("api_error_status") == 429:
-            account.waits("rate_limit", account.told_end(now), "rate_limit")
+            account.waits("rate_limit", account.known_end(now), "rate_limit")
         else:
             account.goes_on()
 
 
-def _tokens(usage: dict[str, Any]) -> Tokens:
+def _tokens(usage: dict[str, Any]) -> TokenUsage:
     cached = count_of(usage.get("cache_read_input_tokens"))
     fresh = count_of(usage.get("input_tokens")) + count_of(usage.get("cache_creation_input_tokens"))
-    return Tokens(fresh + cached, count_of(usage.get("output_tokens")), cached)
+    return TokenUsage(fresh + cached, count_of(usage.get("output_tokens")), cached)
 
 
-def _model_tokens(usage: dict[str, Any]) -> Tokens:
+def _model_tokens(usage: dict[str, Any]) -> TokenUsage:
     cached = count_of(usage.get("cacheReadInputTokens"))
     fresh = count_of(usage.get("inputTokens")) + count_of(usage.get("cacheCreationInputTokens"))
-    return Tokens(fresh + cached, count_of(usage.get("outputTokens")), cached)
+    return TokenUsage(fresh + cached, count_of(usage.get("outputTokens")), cached)
 
 
-def _sum(parts: list[Tokens]) -> Tokens:
-    return Tokens(sum(part.input for part in parts), sum(part.output for part in parts), sum(p.cached for p in parts))
-
-
-def parser(clock: Clock = time.time) -> JsonLines:
-    """A parser of what claude prints."""
-    return JsonLines(_Interpreter(), clock=clock)
+def _sum(parts: list[TokenUsage]) -> TokenUsage:
+    return TokenUsage(sum(p.input for p in parts), sum(p.output for p in parts), sum(p.cached for p in parts))
 
 
 CLAUDE = Adapter(
@@ -170,7 +169,7 @@ CLAUDE = Adapter(
     package="@anthropic-ai/claude-code",
     prompt_via="stdin",
     arguments=_arguments,
-    parser=parser,
+    parser=lambda clock: JsonLines(_Interpreter(), clock=clock),
     # Without it nothing tells that the agent waits for a permission.
     environment={"CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"},
 )

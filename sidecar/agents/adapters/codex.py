@@ -7,17 +7,20 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from sidecar.agents.adapters.account import count_of, mapping, text_of
-from sidecar.agents.adapters.adapter import MCP_SERVER, Adapter
-from sidecar.agents.adapters.events import Tokens
-from sidecar.agents.adapters.parsers import JsonLines
+from sidecar.agents.adapters.adapter import (
+    MCP_SERVER,
+    Account,
+    Adapter,
+    AdapterCall,
+    JsonLines,
+    TokenUsage,
+    count_of,
+    mapping,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from sidecar.agents.adapters.account import Account
-    from sidecar.agents.adapters.adapter import Call
-    from sidecar.agents.adapters.parsers import Clock
 
 # Items that are something done; the others are something said or thought.
 _TOOLS = frozenset({"command_execution", "mcp_tool_call", "file_change", "web_search", "collab_tool_call"})
@@ -28,7 +31,7 @@ _TRY_AGAIN = re.compile(r"try again at (?:([A-Z][a-z]{2} \d{1,2})(?:st|nd|rd|th)
 _NEEDS_APPROVAL = re.compile(r"requires approval")
 
 
-def _arguments(call: Call) -> list[str]:
+def _arguments(call: AdapterCall) -> list[str]:
     definition = call.assignment.definition
     # It refuses to start outside a git repository; where a run takes place is not its decision.
     words = ["exec", "--json", "--skip-git-repo-check"]
@@ -69,7 +72,7 @@ def _interpret(message: dict[str, Any], account: Account, now: float) -> None:
             account.goes_on()
             usage = mapping(message.get("usage"))
             names = ("input_tokens", "output_tokens", "cached_input_tokens")
-            account.used(Tokens(*(count_of(usage.get(name)) for name in names)))
+            account.used(TokenUsage(*(count_of(usage.get(name)) for name in names)))
             account.succeeded()
         case "error":
             _trouble(text_of(message.get("message")), account, now)
@@ -82,7 +85,7 @@ def _item(item: dict[str, Any], account: Account, *, is_over: bool) -> None:
     kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
     if kind == "agent_message":
         if is_over:
-            account.said(text_of(item.get("text")), anew=True)
+            account.message(text_of(item.get("text")), anew=True)
     elif kind in _TOOLS:
         name = f"{text_of(item.get('server'))}.{text_of(item.get('tool'))}" if kind == "mcp_tool_call" else kind
         account.began(item_id, name)
@@ -122,16 +125,11 @@ def _moment(message: str, now: float) -> float | None:
         return None
 
 
-def parser(clock: Clock = time.time) -> JsonLines:
-    """A parser of what codex prints."""
-    return JsonLines(_interpret, clock=clock)
-
-
 CODEX = Adapter(
     name="codex",
     program="codex",
     package="@openai/codex",
     prompt_via="stdin",
     arguments=_arguments,
-    parser=parser,
+    parser=lambda clock: JsonLines(_interpret, clock=clock),
 )

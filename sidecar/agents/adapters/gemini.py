@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sidecar.agents.adapters.account import count_of, mapping, text_of
-from sidecar.agents.adapters.adapter import MCP_SERVER, Adapter
-from sidecar.agents.adapters.events import Tokens
-from sidecar.agents.adapters.parsers import JsonLines
-
-if TYPE_CHECKING:
-    from sidecar.agents.adapters.account import Account
-    from sidecar.agents.adapters.adapter import Call
-    from sidecar.agents.adapters.parsers import Clock
+from sidecar.agents.adapters.adapter import (
+    MCP_SERVER,
+    Account,
+    Adapter,
+    AdapterCall,
+    JsonLines,
+    TokenUsage,
+    count_of,
+    mapping,
+    text_of,
+)
 
 # That it waits and asks again, it says on stderr only.
 _RETRYING_AFTER = re.compile(r"Retrying after (\d{1,9})ms")
@@ -22,7 +23,7 @@ _RETRYING = re.compile(r"Attempt \d+ failed with status (\d+)")
 _RATE_LIMIT = re.compile(r'"code": ?429\b|RESOURCE_EXHAUSTED')
 
 
-def _arguments(call: Call) -> list[str]:
+def _arguments(call: AdapterCall) -> list[str]:
     definition = call.assignment.definition
     # In a directory that nobody has trusted yet it refuses to run, and headless there is nobody to trust it.
     words = ["--output-format", "stream-json", "--skip-trust"]
@@ -49,7 +50,7 @@ class _Interpreter:
             case "message":
                 if message.get("role") == "assistant":
                     anew = self._begins_anew or message.get("delta") is not True
-                    account.said(text_of(message.get("content")), anew=anew)
+                    account.message(text_of(message.get("content")), anew=anew)
                     self._begins_anew = False
             case "tool_use":
                 self._begins_anew = True
@@ -72,7 +73,7 @@ def _tool_result(message: dict[str, Any], account: Account) -> None:
 
 def _result(message: dict[str, Any], account: Account) -> None:
     stats = mapping(message.get("stats"))
-    account.used(Tokens(*(count_of(stats.get(name)) for name in ("input_tokens", "output_tokens", "cached"))))
+    account.used(TokenUsage(*(count_of(stats.get(name)) for name in ("input_tokens", "output_tokens", "cached"))))
     account.succeeded()
     if message.get("status") == "error":
         error = text_of(mapping(message.get("error")).get("message")) or "unknown error"
@@ -81,7 +82,7 @@ def _result(message: dict[str, Any], account: Account) -> None:
             account.waits("rate_limit", None, error)
 
 
-def _hear(line: str, account: Account, now: float) -> None:
+def _interpret_stderr(line: str, account: Account, now: float) -> None:
     after = _RETRYING_AFTER.search(line)
     retrying = _RETRYING.search(line)
     if after:  # it says this of quotas only; every other reason has the sentence below
@@ -90,18 +91,13 @@ def _hear(line: str, account: Account, now: float) -> None:
         account.waits("rate_limit" if retrying.group(1) == "429" else "retry", None)
 
 
-def parser(clock: Clock = time.time) -> JsonLines:
-    """A parser of what gemini prints."""
-    return JsonLines(_Interpreter(), _hear, clock=clock)
-
-
 GEMINI = Adapter(
     name="gemini",
     program="gemini",
     package="@google/gemini-cli",
     prompt_via="stdin",
     arguments=_arguments,
-    parser=parser,
+    parser=lambda clock: JsonLines(_Interpreter(), _interpret_stderr, clock=clock),
     # It has no option for a server, and takes a settings file named by a variable only if root owns it. A server in
     # the person's own settings inherits the variables that lead it to the run.
     mcp_by_hand=f"gemini mcp add --scope user {MCP_SERVER} sidecar serve",

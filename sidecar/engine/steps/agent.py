@@ -13,13 +13,24 @@ from typing import Any
 import anyio
 
 from sidecar import layout
-from sidecar.agents.adapters import ADAPTERS, events
-from sidecar.agents.adapters.account import json_in
-from sidecar.agents.adapters.adapter import McpConfiguration
-from sidecar.agents.evidence import Files
+from sidecar.agents.adapters import ADAPTERS
+from sidecar.agents.adapters.adapter import (
+    Denied,
+    Failed,
+    McpConfiguration,
+    MessagePiece,
+    Resumed,
+    SessionStarted,
+    TokenUsage,
+    ToolBegan,
+    ToolEnded,
+    Used,
+    Waiting,
+    json_in,
+)
 from sidecar.agents.output import OutputLines
 from sidecar.agents.supervisor import Agent, Launch
-from sidecar.agents.turn import Outcome, Setting, Started, Told, Turn
+from sidecar.agents.turn import AgentStarted, Files, TurnEvent, TurnOutcome, TurnSetting, take_turn
 from sidecar.catalog import agents, prompts
 from sidecar.engine.evaluation import positive_s
 from sidecar.engine.steps.context import Context
@@ -50,15 +61,15 @@ applied, as in {{"applied_count": N}}. Where none applied, the number is 0.
 _SHOWN_CHARACTERS = 16 * 1024  # of a line, for listeners; the log has all of it
 _KEPT_CHARACTERS = 64 * 1024  # of the answer of an agent that failed
 _ACTIVITIES: Mapping[type, str] = {
-    events.SessionStarted: "session_started",
-    events.Said: "message",
-    events.ToolBegan: "tool_started",
-    events.ToolEnded: "tool_ended",
-    events.Used: "usage",
-    events.Waiting: "waiting",
-    events.Resumed: "resumed",
-    events.Denied: "denied",
-    events.Failed: "failed",
+    SessionStarted: "session_started",
+    MessagePiece: "message",
+    ToolBegan: "tool_started",
+    ToolEnded: "tool_ended",
+    Used: "usage",
+    Waiting: "waiting",
+    Resumed: "resumed",
+    Denied: "denied",
+    Failed: "failed",
 }
 
 
@@ -176,7 +187,7 @@ class TurnResult:
     """A turn that has ended, well or not."""
 
     agent: str
-    outcome: Outcome
+    outcome: TurnOutcome
     error_line: str  # the last line on its stderr
     timed_by_step: bool = False  # a timeout is then the step's failure, as of any other step, and no limit of the agent
 
@@ -227,10 +238,10 @@ async def _take_turn(context: Context, request: TurnRequest) -> TurnResult:
     async def start(launch: Launch) -> Agent:
         return await context.start(launch, assignment.name)
 
-    turn = Turn(assignment, _setting(context, request, assignment.definition), listener)
+    setting = _setting(context, request, assignment.definition)
     result: TurnResult | None = None
     try:
-        outcome = await turn.take(start)
+        outcome = await take_turn(assignment, setting, start, listener)
         result = TurnResult(assignment.name, outcome, listener.last_error_line, request.timeout is not None)
     except AgentFailed as error:
         raise StepFailed(str(error), kind="agent", agent=assignment.name) from None
@@ -280,7 +291,7 @@ def _least(*limits: float | None) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _setting(context: Context, request: TurnRequest, definition: AgentDefinition) -> Setting:
+def _setting(context: Context, request: TurnRequest, definition: AgentDefinition) -> TurnSetting:
     services, task_id = context.services, context.task_id
     secrets = services.settings.secret_values(definition.env)
     services.mask.learn(secrets)
@@ -288,7 +299,7 @@ def _setting(context: Context, request: TurnRequest, definition: AgentDefinition
     if mcp is not None and task_id is not None:
         # Not every tool passes its own environment on to its MCP servers (codex: three variables).
         mcp = {**mcp, "env": {**mcp["env"], "SIDECAR_TASK_ID": task_id}}
-    return Setting(
+    return TurnSetting(
         cwd=request.cwd,
         environment=services.environment,
         run_id=services.run_id,
@@ -310,21 +321,21 @@ class _TurnListener(ProcessOutput):
         self._prints_json = prints_json
         self._agent_id: str | None = None
         self._session_id: str | None = None
-        self._used = events.Used(events.Tokens(), None)
+        self._used = Used(TokenUsage(), None)
 
-    def __call__(self, event: Told) -> None:
-        if isinstance(event, Started):
+    def __call__(self, event: TurnEvent) -> None:
+        if isinstance(event, AgentStarted):
             self._agent_id = event.agent_id
             return
         if isinstance(event, OutputLines):
             self.add(self._agent_id, event, json=self._prints_json and event.stream == "stdout")
             return
-        if isinstance(event, events.Used):
+        if isinstance(event, Used):
             self._used = event
-        elif isinstance(event, events.SessionStarted):
+        elif isinstance(event, SessionStarted):
             self._session_id = event.session_id
         data = {"agent_id": self._agent_id, "activity": _ACTIVITIES[type(event)], **asdict(event)}
-        if isinstance(event, events.Said):
+        if isinstance(event, MessagePiece):
             data["text"] = event.text[:_SHOWN_CHARACTERS]
         self._context.emit(kinds.ACTIVITY, {**data, "json": self._prints_json})
 

@@ -104,7 +104,7 @@ class _Command:
             "SIDECAR_TASK_ID": self.context.task_id,
         }
         environment = {name: value for name, value in variables.items() if value is not None}
-        command = at_terminal.Command(["sh", "-c", self.script], self.directory, environment, self.timeout_s)
+        command = at_terminal.TerminalCommand(["sh", "-c", self.script], self.directory, environment, self.timeout_s)
         try:
             code = await at_terminal.run(keeper, command, terminal)
         except (OSError, ValueError) as error:  # ValueError: no `Launch` has checked the script

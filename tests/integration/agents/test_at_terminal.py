@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from sidecar.agents import at_terminal
-from sidecar.agents.at_terminal import Command
+from sidecar.agents.at_terminal import TerminalCommand
 from sidecar.agents.containment import Containment
 from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.model.agent import AgentEnded
@@ -38,7 +38,7 @@ class Desk:
 
     async def run(self, keeper: Agent, script: str, timeout_s: float | None = None) -> int | None:
         with anyio.fail_after(60):
-            there = Command(["sh", "-c", script], "/", os.environ, timeout_s)
+            there = TerminalCommand(["sh", "-c", script], "/", os.environ, timeout_s)
             return await at_terminal.run(keeper, there, self.slave)
 
     def pids(self) -> list[int]:

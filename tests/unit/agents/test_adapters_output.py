@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.agents.adapters import ADAPTERS
-from sidecar.agents.adapters.events import (
+from sidecar.agents.adapters.adapter import (
     Event,
     Failed,
+    MessagePiece,
     Parser,
     Resumed,
-    Said,
     Summary,
-    Tokens,
+    TokenUsage,
     ToolBegan,
     ToolEnded,
     Used,
@@ -65,17 +65,17 @@ def tools(events: list[Event]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("recording", "tokens", "cost_usd"),
     [
-        ("claude_text", Tokens(5, 5, 0), 0.00015),
-        ("codex_text", Tokens(1, 1, 0), None),
-        ("gemini_text", Tokens(10, 6, 4), None),
+        ("claude_text", TokenUsage(5, 5, 0), 0.00015),
+        ("codex_text", TokenUsage(1, 1, 0), None),
+        ("gemini_text", TokenUsage(10, 6, 4), None),
     ],
 )
 def test_an_answer_is_read_with_its_session_and_what_it_used(
-    recording: str, tokens: Tokens, cost_usd: float | None
+    recording: str, tokens: TokenUsage, cost_usd: float | None
 ) -> None:
     events, summary = replay(recording)
     assert summary.text == "canned hello"
-    assert Said("canned hello") in events
+    assert MessagePiece("canned hello") in events
     assert summary.session_id is not None
     assert len(summary.session_id) == 36
     assert summary.tokens == tokens
@@ -260,7 +260,7 @@ def test_a_delay_that_has_passed_is_not_told_as_the_end_of_the_limit() -> None:
 @pytest.mark.parametrize("info", [{"status": "allowed"}, {"status": "rejected", "overageStatus": "allowed"}])
 def test_a_rate_limit_event_that_lets_the_agent_go_on_is_no_wait(info: dict[str, object]) -> None:
     events, reader = lines({"type": "rate_limit_event", "rate_limit_info": {**info, "resetsAt": NOW + 7200}})
-    assert (events, reader.waiting) == ([], None)
+    assert (events, reader.summary().waiting) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -273,11 +273,12 @@ def test_a_rate_limit_event_that_lets_the_agent_go_on_is_no_wait(info: dict[str,
 def test_claude_waits_for_a_permission_until_it_goes_on(asking: dict[str, object]) -> None:
     events, reader = lines(asking)
     assert isinstance(events[0], Waiting)
-    assert reader.waiting is not None
-    assert (reader.waiting.what, reader.waiting.until) == ("permission", None)
+    waiting = reader.summary().waiting
+    assert waiting is not None
+    assert (waiting.what, waiting.until) == ("permission", None)
     going_on = '{"type":"system","subtype":"session_state_changed","state":"running"}'
     assert reader.feed(going_on) == [Resumed()]
-    assert reader.waiting is None
+    assert reader.summary().waiting is None
 
 
 def test_a_message_in_several_lines_is_counted_once_and_a_sub_agents_words_are_not_the_answer() -> None:
@@ -293,7 +294,7 @@ def test_a_message_in_several_lines_is_counted_once_and_a_sub_agents_words_are_n
 
     events, reader = lines(said("one", "m1", None), said("two", "m1", None), said("inner", "m2", "toolu_9"))
     assert [event.tokens.total for event in events if isinstance(event, Used)] == [112, 224]
-    assert reader.summary().tokens == Tokens(input=210, output=14, cached=180)
+    assert reader.summary().tokens == TokenUsage(input=210, output=14, cached=180)
     assert reader.summary().text == "two"
 
 
@@ -303,7 +304,7 @@ def test_a_message_in_several_lines_is_counted_once_and_a_sub_agents_words_are_n
 def test_the_answer_of_a_command_is_its_standard_output() -> None:
     reader = parser("command")
     reader.feed(b"one\n")
-    assert reader.feed("two") == [Said("two")]
+    assert reader.feed("two") == [MessagePiece("two")]
     assert reader.feed(b"a warning\n", "stderr") == []
     reader.feed(b"\xff\r\n")
     assert reader.summary() == Summary(text="one\ntwo\n\ufffd")
@@ -370,7 +371,7 @@ def test_garbage_never_raises_and_what_follows_is_still_read(name: AdapterName, 
         "gemini": '{"type":"message","role":"assistant","content":"good"}',
         "command": "good",
     }
-    assert Said("good") in reader.feed(good[name])
+    assert MessagePiece("good") in reader.feed(good[name])
     assert reader.summary().text.endswith("good")
 
 

@@ -1,16 +1,18 @@
-"""Limits: what counts as life, what counts as spending, and which limit is reached."""
+"""Limits of an agent, and the files whose change is a sign of life."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.agents.adapters.events import Resumed, Said, Tokens, ToolBegan, ToolEnded, Used, Waiting
-from sidecar.agents.limits import LimitWatch
+from sidecar.agents.adapters.adapter import MessagePiece, Resumed, TokenUsage, ToolBegan, ToolEnded, Used, Waiting
+from sidecar.agents.turn import Files, LimitWatch
 from sidecar.model.agent import Limits
 
 
@@ -80,7 +82,7 @@ def test_the_timers_of_a_hung_tool_are_no_life() -> None:
 def test_waiting_for_a_permission_is_no_stall_and_afterwards_silence_counts_again() -> None:
     agent = Agent(idle_timeout="5s")
     agent.watch.waits_for_permission()
-    assert agent.watch.next_look_s() is None
+    assert agent.watch.next_check_s() is None
     assert agent.after(100_000) is None
     agent.watch.goes_on()
     assert agent.after(4) is None
@@ -90,7 +92,7 @@ def test_waiting_for_a_permission_is_no_stall_and_afterwards_silence_counts_agai
 def test_waiting_for_a_told_moment_is_no_stall_until_it_has_passed() -> None:
     agent = Agent(idle_timeout="5s")
     agent.watch.waits_for_moment(3600)
-    assert agent.watch.next_look_s() == 3605
+    assert agent.watch.next_check_s() == 3605
     assert agent.after(3600) is None
     assert agent.after(4) is None
     assert agent.after(1) == "stall"
@@ -141,25 +143,25 @@ def test_an_adapters_events_are_evidence() -> None:
     agent = Agent(idle_timeout="5s", max_tokens=100)
     for event in (ToolBegan("1", "Bash"), ToolEnded("1", "Bash", succeeded=True)):
         assert agent.after(4) is None
-        agent.watch.hear(event, EPOCH_S)
+        agent.watch.handle(event, EPOCH_S)
     assert agent.after(4) is None
-    agent.watch.hear(Said("hello"), EPOCH_S)  # its bytes were output, and have counted as such
+    agent.watch.handle(MessagePiece("hello"), EPOCH_S)  # its bytes were output, and have counted as such
     assert agent.after(1) == "stall"
-    agent.watch.hear(Used(Tokens(60, 40), None), EPOCH_S)
+    agent.watch.handle(Used(TokenUsage(60, 40), None), EPOCH_S)
     assert agent.after(0) == "budget"
 
 
 def test_an_adapters_waits_are_no_stall_where_they_end_by_a_person_or_at_a_moment() -> None:
     agent = Agent(idle_timeout="5s")
-    agent.watch.hear(Waiting("permission", None), EPOCH_S)
+    agent.watch.handle(Waiting("permission", None), EPOCH_S)
     assert agent.after(1000) is None
-    agent.watch.hear(Waiting("rate_limit", EPOCH_S + 3600), EPOCH_S)
+    agent.watch.handle(Waiting("rate_limit", EPOCH_S + 3600), EPOCH_S)
     assert agent.after(3604) is None
     assert agent.after(1) == "stall"
-    agent.watch.hear(Resumed(), EPOCH_S)
+    agent.watch.handle(Resumed(), EPOCH_S)
     assert agent.after(4) is None
-    agent.watch.hear(Waiting("permission", None), EPOCH_S)
-    agent.watch.hear(Waiting("rate_limit", None), EPOCH_S)
+    agent.watch.handle(Waiting("permission", None), EPOCH_S)
+    agent.watch.handle(Waiting("rate_limit", None), EPOCH_S)
     assert agent.after(4) is None
     assert agent.after(1) == "stall"
 
@@ -193,7 +195,7 @@ def test_before_the_next_look_nothing_is_reached_by_time_alone(steps: list[tuple
                 agent.watch.waits_for_moment(20)
             case "goes on":
                 agent.watch.goes_on()
-        left = agent.watch.next_look_s()
+        left = agent.watch.next_check_s()
         assert left is not None
         here = agent.now
         agent.now = here + left - 0.001
@@ -201,3 +203,18 @@ def test_before_the_next_look_nothing_is_reached_by_time_alone(steps: list[tuple
         agent.now = here + left + 0.001
         assert agent.watch.reached() is not None
         agent.now = here
+
+
+# --- the files that an agent works on
+
+
+def test_a_file_that_is_changed_is_seen_also_where_the_clock_was_set_back_since_others_were(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    os.utime(tmp_path / "a", (2_000_000_000, 2_000_000_000))
+    os.utime(tmp_path / "b", (1_000_000_000, 1_000_000_000))
+    files = Files((str(tmp_path),))
+    before = files.token()
+    assert files.token() == before
+    os.utime(tmp_path / "b", (1_000_000_001, 1_000_000_001))
+    assert files.token() != before
