@@ -497,5 +497,5 @@ def _task_result(action: Action) -> Json:
 def _is_fresh(thread: Thread) -> bool:
     """Whether nothing of a task was begun."""
     state = thread.cursor.state
-    first = isinstance(thread.cursor.action, Boundary) and len(state.frames) == 1 and state.top.place == 0
+    first = isinstance(thread.cursor.action, Boundary) and len(state.frames) == 1 and state.frames[-1].place == 0
     return first and not state.transitions and not state.iterations

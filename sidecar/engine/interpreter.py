@@ -160,14 +160,14 @@ class Interpreter:
         ending = self.batches.exit or self.batches.pause
         if ending is not None and thread is self.run.main:
             raise RunEnds(ending)
-        iterates = thread.cursor.state.top.phase == "iteration"
+        iterates = thread.cursor.state.frames[-1].phase == "iteration"
         self.gate.check(action.kind)
         if not thread.is_failure_thread:
             self.gate.check_limits(action.step, iterates=iterates)
         if iterates:
             count, most = thread.cursor.loops[-1], None
             if isinstance(action.step, While):
-                most = moves.field_value(action.step, "max_iterations", thread.cursor.state.top.answers)
+                most = moves.field_value(action.step, "max_iterations", thread.cursor.state.frames[-1].answers)
             data = {"iteration": count.iteration + 1, "of": count.of if count.of is not None else most}
             self.ledger.record(kinds.ITERATION, step=action.step.id, **data, task=thread.task_id)
         thread.cursor = thread.cursor.after(Passed())
@@ -269,7 +269,7 @@ class Interpreter:
     def _new_deadline(self, thread: Thread, level: int, key: str, step: IncludeWorkflow) -> _Deadline | None:
         now, timeout_s = anyio.current_time(), None
         with self.steps.attempt(step) as tried:
-            view = self.steps.view(thread, thread.cursor.state.scope(level))
+            view = self.steps.view(thread, moves.scope(thread.cursor.state, level))
             timeout_s = positive_s(view, step.timeout_s, "timeout")
         if tried.error is not None:  # it could be evaluated when the step began: this is a resume
             return _Deadline(step, level, key, now, tried.error)

@@ -310,7 +310,7 @@ def stands_at(cursor: Cursor, batch: int) -> bool:
     state = cursor.state
     if state.ending is not None or state.failure is not None or not state.frames:
         return False
-    return state.top.phase == "parallel" and state.top.batch == batch
+    return state.frames[-1].phase == "parallel" and state.frames[-1].batch == batch
 
 
 def _waits_for(thread: Thread, batch: int) -> bool:

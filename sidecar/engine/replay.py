@@ -176,5 +176,5 @@ def _ahead(thread: Thread) -> Iterator[tuple[str, str]]:
     state = thread.cursor.state
     for level, frame in enumerate(state.frames):
         for place in range(frame.place + 1, len(frame.steps)):
-            moved = state.with_frames(*state.frames[:level], frame._replace(place=place))
+            moved = state._replace(frames=(*state.frames[:level], frame._replace(place=place, step=frame.steps[place])))
             yield frame.steps[place].id, thread.step_key(moved)

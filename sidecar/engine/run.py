@@ -93,7 +93,7 @@ class Run:
             return
         # The innermost one that was left by its last step was not left by an error: at the top that is the run itself,
         # else the one whose frame is now in the phase "leave".
-        over = not after.frames or after.top.phase == "leave"
+        over = not after.frames or after.frames[-1].phase == "leave"
         for level in range(len(before.frames) - 1, len(after.frames) - 1 + over, -1):
             if before.frames[level].branch == "steps":
                 names = {"error": thread.error or {"message": ""}}
@@ -328,8 +328,7 @@ def back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: boo
             thread.failure_threads = thread.failure_threads if thread is main or not thread.reported else {}
             thread.reported = False
     if past_failure and not interrupted and main.cursor.state.frames:
-        state = main.cursor.state.with_top(batch=None)
-        state = state.trimmed(len(state.frames))
+        state = moves.without_current_batch(main.cursor.state)
         main.cursor = Cursor(moves.advance(state))
         main.children = {place: child for place, child in main.children.items() if place[0] in state.batches}
 

@@ -255,7 +255,7 @@ class StepRunner:
 
     def begin_tasks(self, thread: Thread, step: StepBase) -> None:
         """Journal that a `parallel_foreach` starts, or continues with the tasks that are left."""
-        attempt = thread.cursor.state.top.failures + 1
+        attempt = thread.cursor.state.frames[-1].failures + 1
         self._ledger.record(kinds.STEP_STARTED, **_facts(thread, step, thread.step_key()), attempt=attempt)
 
     def end_tasks(self, thread: Thread, step: StepBase, before: Cursor, error: Error | None) -> None:
@@ -422,7 +422,7 @@ def _is_tried_again(before: Cursor, after: Cursor) -> bool:
     if after.is_over or not after.state.frames or after.state.failure is not None:
         return False
     level = len(after.state.frames) - 1
-    return level < len(before.state.frames) and after.state.top.failures > before.state.frames[level].failures
+    return level < len(before.state.frames) and after.state.frames[-1].failures > before.state.frames[level].failures
 
 
 def _updates(step: StepBase, *, has_result: bool) -> Sequence[Any]:

@@ -18,7 +18,7 @@ FieldName = Literal[
 
 
 class Boundary(NamedTuple):
-    """Check the signals now. Outcomes: `Passed`, `Stopped`; an abort ends the run without an outcome."""
+    """Check the signals now. Outcome: `Passed`; a signal ends the run without an outcome."""
 
     kind: Literal["abort-only", "stop-and-abort"]
     step: Step
@@ -65,9 +65,9 @@ class ApplyErrorUpdate:
 class Parallel:
     """Run tasks, at most `max_parallel` at a time. Outcomes: `TaskCompleted`, `TaskFailed`, for each of them.
 
-    `todo` has the indices that are not done, running ones included. Where it is `stoppable` and a stop was requested:
-    `Stopped`, once no task runs. Tasks that run when this is no longer the action, nor in the background, are to be
-    ended: their step has failed.
+    `todo` has the indices that are not done, running ones included. Where it is `stoppable`, a stop ends the run once
+    no task runs. Tasks that run when this is no longer the action, nor in the background, are to be ended: their step
+    has failed.
     """
 
     step: ParallelForEach
@@ -116,48 +116,37 @@ class LimitReached:
 Action = Boundary | Evaluate | Execute | Delay | ApplyErrorUpdate | Parallel | Include | Leave | Finished | LimitReached
 
 
-# Outcomes.
+# Outcomes. Those that every step has are tuples, too.
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(NamedTuple):
     """No signal stands in the way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The run ends here and will be resumed from here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The value of a field."""
 
     value: Json
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """It is done, and its writes are in the state."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionFailed:
+class ActionFailed(NamedTuple):
     """It failed; `error` is what `error` is in expressions, with a `message` at least."""
 
     error: Error
 
 
-@dataclass(frozen=True, slots=True)
-class EnclosingStepFailed:
+class EnclosingStepFailed(NamedTuple):
     """The step at `level`, which contains the current one, failed: the steps inside it are given up."""
 
     level: int
     error: Error
 
 
-@dataclass(frozen=True, slots=True)
-class Included:
+class Included(NamedTuple):
     """The workflow that a step includes."""
 
     step_list: StepList
@@ -180,6 +169,4 @@ class TaskFailed:
     error: Error
 
 
-Outcome = (
-    Passed | Stopped | Answer | Completed | ActionFailed | EnclosingStepFailed | Included | TaskCompleted | TaskFailed
-)
+Outcome = Passed | Answer | Completed | ActionFailed | EnclosingStepFailed | Included | TaskCompleted | TaskFailed

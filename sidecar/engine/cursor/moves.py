@@ -36,7 +36,6 @@ from sidecar.engine.cursor.actions import (
     Outcome,
     Parallel,
     Passed,
-    Stopped,
     TaskCompleted,
     TaskFailed,
 )
@@ -48,10 +47,10 @@ from sidecar.engine.cursor.position import (
     Frame,
     Json,
     PlannedEnd,
+    Scope,
     State,
     StepList,
     StepListAt,
-    branch_steps,
 )
 from sidecar.model import duration
 from sidecar.model.language import has_template
@@ -128,8 +127,8 @@ class Cursor:
         batches = {number: replace(batch, error=None) for number, batch in state.batches.items()}
         if state.frames:
             state = state._replace(ending=None, failure=None)
-            if state.top.phase in _BACK_TO_BOUNDARY:
-                state = state.with_top(phase="boundary", answers={})
+            if state.frames[-1].phase in _BACK_TO_BOUNDARY:
+                state = with_top(state, phase="boundary", answers={})
         if reset_error_counts:
             batches = {number: replace(batch, failures={}) for number, batch in batches.items()}
             state = state._replace(frames=tuple(_without_failures(frame) for frame in state.frames))
@@ -180,23 +179,23 @@ def _action(state: State) -> Action:
         return _end_action(state, state.ending)
     if state.failure is not None:
         return _failure_action(state, state.failure)
-    frame = state.top
+    frame = state.frames[-1]
     step, phase = frame.step, frame.phase
     if phase in ("boundary", "iteration"):
         return Boundary("stop-and-abort" if _can_stop_here(state) else "abort-only", step)
     if phase == "delay":
         return Delay(step, frame.delay_s)
     if phase == "parallel":
-        return _parallel(state.current_batch)
-    scope = state.scope(len(state.frames) - 1)
+        return _parallel(_current_batch(state))
+    sees = scope(state, len(state.frames) - 1)
     if phase == "run":
-        return Execute(step, scope, frame.failures + 1)
+        return Execute(step, sees, frame.failures + 1)
     if phase in ("ask", "check"):
         field = "condition" if phase == "check" else _missing_field(step, _fields_before(step), frame.answers)
         assert field is not None
-        return Evaluate(step, field, scope)
+        return Evaluate(step, field, sees)
     assert isinstance(step, IncludeWorkflow)
-    return Leave(step, scope) if phase == "leave" else Include(step, scope, frame.failures + 1)
+    return Leave(step, sees) if phase == "leave" else Include(step, sees, frame.failures + 1)
 
 
 def _end_action(state: State, ending: PlannedEnd) -> Action:
@@ -204,8 +203,8 @@ def _end_action(state: State, ending: PlannedEnd) -> Action:
         if batch.background and batch.todo:
             return _parallel(batch)  # a run ends after its last task
     if ending.status == "limit":
-        step = state.top.step
-        return LimitReached(step, field_value(step, "max_iterations", state.top.answers))
+        step = state.frames[-1].step
+        return LimitReached(step, field_value(step, "max_iterations", state.frames[-1].answers))
     error = next((batch.error for batch in state.batches.values() if batch.error is not None), None)
     if ending.status == "completed" and error is not None:
         return Finished("failed", str(error.get("message", "")), error)
@@ -213,13 +212,13 @@ def _end_action(state: State, ending: PlannedEnd) -> Action:
 
 
 def _failure_action(state: State, failure: Failure) -> Action:
-    step, scope = state.frames[failure.level].step, state.scope(failure.level)
+    step, sees = state.frames[failure.level].step, scope(state, failure.level)
     if failure.after_update is not None:
         assert isinstance(step, Fallible)
-        return ApplyErrorUpdate(step, failure.error, failure.after_update == "continue", scope)
+        return ApplyErrorUpdate(step, failure.error, failure.after_update == "continue", sees)
     field = _missing_field(step, _fields_on_failure(step), failure.answers)
     assert field is not None
-    return Evaluate(step, field, scope)
+    return Evaluate(step, field, sees)
 
 
 def _can_stop_here(state: State) -> bool:
@@ -227,7 +226,7 @@ def _can_stop_here(state: State) -> bool:
     step_list = state.frames[0].step_list
     if step_list is None or not step_list.stoppable:
         return False
-    if state.top.phase == "boundary":
+    if state.frames[-1].phase == "boundary":
         return len(state.frames) == 1
     return not any(isinstance(frame.step, Loop) for frame in state.frames[:-1])
 
@@ -242,7 +241,7 @@ def _parallel(batch: Batch) -> Parallel:
 def _after(state: State, action: Action, outcome: Outcome) -> State:
     match outcome:
         case Passed() if isinstance(action, Boundary):
-            return _begin_step(state) if state.top.phase == "boundary" else _begin_iteration(state)
+            return _begin_step(state) if state.frames[-1].phase == "boundary" else _begin_iteration(state)
         case Completed() if isinstance(action, Execute | Leave):
             return advance(state)
         case Answer() if isinstance(action, Evaluate):
@@ -250,22 +249,14 @@ def _after(state: State, action: Action, outcome: Outcome) -> State:
         case Included() if isinstance(action, Include):
             return _enter(state, outcome.step_list.steps, "steps", outcome.step_list)
         case Completed() if isinstance(action, Delay):
-            return state.with_top(phase="boundary")
+            return with_top(state, phase="boundary")
         case Completed() if isinstance(action, ApplyErrorUpdate):
             return _continue_after_failed(state) if action.continues else _propagate(state, action.error)
-        case Stopped() if _can_stop(action):
-            return state
         case TaskCompleted() | TaskFailed():
             return _task_ended(state, outcome)
         case ActionFailed() | EnclosingStepFailed() if _can_fail(state, action, outcome):
             return _failed(state, outcome)
     raise TypeError(f"{type(outcome).__name__} is no outcome of {type(action).__name__}")
-
-
-def _can_stop(action: Action) -> bool:
-    if isinstance(action, Parallel):
-        return action.stoppable
-    return isinstance(action, Boundary) and action.kind == "stop-and-abort"
 
 
 def _can_fail(state: State, action: Action, outcome: Outcome) -> bool:
@@ -284,9 +275,65 @@ def _answered(state: State, action: Evaluate, answer: Json) -> State:
     if failure is not None:
         known = replace(failure, answers={**failure.answers, action.field: answer})
         return _handle_failure(state._replace(failure=known))
-    if state.top.phase == "check":
+    if state.frames[-1].phase == "check":
         return _condition_checked(state, answer)
-    return _begin_step(state.with_top(answers={**state.top.answers, action.field: answer}))
+    return _begin_step(with_top(state, answers={**state.frames[-1].answers, action.field: answer}))
+
+
+# --- parts of a state
+
+
+def with_top(state: State, **changes: Any) -> State:
+    """The state with changes in the frame of the current step."""
+    return _with_frames(state, *state.frames[:-1], state.frames[-1]._replace(**changes))
+
+
+def _with_frames(state: State, *frames: Frame) -> State:
+    return State(frames, *state[1:])
+
+
+def _current_batch(state: State) -> Batch:
+    number = state.frames[-1].batch
+    assert number is not None
+    return state.batches[number]
+
+
+def _with_batch(state: State, batch: Batch) -> State:
+    """The state with a new or a changed batch."""
+    return state._replace(batches={**state.batches, batch.number: batch})
+
+
+def _without_batch(state: State, number: int) -> State:
+    return state._replace(batches={each: batch for each, batch in state.batches.items() if each != number})
+
+
+def without_current_batch(state: State) -> State:
+    """The state without the tasks of the current step, unless they run in the background."""
+    return with_top(state, batch=None).trimmed(len(state.frames))
+
+
+def scope(state: State, level: int) -> Scope:
+    """What the current step of a frame sees. An included workflow sees nothing of the loops around its step."""
+    frames = state.frames
+    first = level
+    while frames[first].branch != "steps":
+        first -= 1
+    names: dict[str, Json] = {}
+    for at in range(first, level + 1):
+        frame = frames[at]
+        if isinstance(frame.step, Loop) and (
+            frame.phase == "inside" or (at == level and frame.phase in ("check", "iteration"))
+        ):
+            names.update(_loop_names(frame))
+    return Scope(state.path(first) if first else (), names)
+
+
+def _loop_names(frame: Frame) -> dict[str, Json]:
+    if isinstance(frame.step, ForEach):
+        items = frame.answers["items"]
+        loop = {"index": frame.index, "length": len(items)}
+        return {"item": items[frame.index], "index": frame.index, "loop": loop}
+    return {"loop": {"index": frame.index}}
 
 
 # --- from step to step
@@ -296,16 +343,17 @@ def _enter(state: State, steps: Steps, branch: Branch, step_list: StepList | Non
     """Begin a list of steps inside the current step; an empty one is over at once."""
     if not steps:
         return _list_done(state, branch)
-    outer = (*state.frames[:-1], state.top._replace(phase="inside")) if state.frames else ()
-    return state.with_frames(*outer, Frame(steps, 0, branch, step_list))
+    outer = (*state.frames[:-1], state.frames[-1]._replace(phase="inside")) if state.frames else ()
+    return _with_frames(state, *outer, Frame(steps, 0, steps[0], branch, step_list))
 
 
 def advance(state: State) -> State:
     """On from the current step, which is over."""
-    frame = state.top
-    if frame.place + 1 < len(frame.steps):
-        return state.with_frames(*state.frames[:-1], Frame(frame.steps, frame.place + 1, frame.branch, frame.step_list))
-    return _list_done(state.with_frames(*state.frames[:-1]), frame.branch)
+    frame = state.frames[-1]
+    outer, steps, place = state.frames[:-1], frame.steps, frame.place + 1
+    if place < len(steps):
+        return _with_frames(state, *outer, Frame(steps, place, steps[place], frame.branch, frame.step_list))
+    return _list_done(_with_frames(state, *outer), frame.branch)
 
 
 def _list_done(state: State, branch: Branch) -> State:
@@ -313,21 +361,22 @@ def _list_done(state: State, branch: Branch) -> State:
     if not state.frames:
         return state._replace(ending=PlannedEnd("completed"))
     if branch == "body":
-        return _before_iteration(state, state.top.index + 1)
+        return _before_iteration(state, state.frames[-1].index + 1)
     if branch == "steps":
-        return state.with_top(phase="leave")
+        return with_top(state, phase="leave")
     return advance(state)
 
 
 def _begin_step(state: State) -> State:
     """Begin the current step, once all fields that it needs for that are known."""
-    frame = state.top
+    frame = state.frames[-1]
     step = frame.step
     if frame.batch is None and _missing_field(step, _fields_before(step), frame.answers) is not None:
-        return state.with_top(phase="ask")
+        return with_top(state, phase="ask")
     if isinstance(step, Conditional):
-        branch: Branch = "then" if field_value(step, "condition", frame.answers) else "else"
-        return _enter(state, branch_steps(step, branch) or (), branch)
+        if field_value(step, "condition", frame.answers):
+            return _enter(state, step.then, "then")
+        return _enter(state, step.else_ or (), "else")
     if isinstance(step, Loop):
         return _before_iteration(state, frame.index)
     if isinstance(step, Break | Continue):
@@ -337,11 +386,11 @@ def _begin_step(state: State) -> State:
     counted = state._replace(transitions=state.transitions + 1)
     if isinstance(step, ParallelForEach):
         return _begin_batch(counted, step)
-    return counted.with_top(phase="include" if isinstance(step, IncludeWorkflow) else "run")
+    return with_top(counted, phase="include" if isinstance(step, IncludeWorkflow) else "run")
 
 
 def _exit(state: State, step: Exit) -> State:
-    message = field_value(step, "message", state.top.answers)
+    message = field_value(step, "message", state.frames[-1].answers)
     if step.status == "success":
         return state._replace(frames=(), ending=PlannedEnd("completed", message, exited=True))
     return state._replace(ending=PlannedEnd("failed", message, {"message": message, "step": step.id}, exited=True))
@@ -352,30 +401,31 @@ def _exit(state: State, step: Exit) -> State:
 
 def _before_iteration(state: State, index: int) -> State:
     """Before the iteration `index` of the current loop, or on from the loop where there is none."""
-    step = state.top.step
+    step = state.frames[-1].step
     if isinstance(step, ForEach):
-        more = index < len(state.top.answers["items"])
-        return state.with_top(phase="iteration", index=index) if more else advance(state)
+        more = index < len(state.frames[-1].answers["items"])
+        return with_top(state, phase="iteration", index=index) if more else advance(state)
     assert isinstance(step, While)
-    state = state.with_top(phase="check", index=index)
+    state = with_top(state, phase="check", index=index)
     return state if _is_evaluated(step, "condition") else _condition_checked(state, bool(step.condition))
 
 
 def _condition_checked(state: State, holds: bool) -> State:
     """On from the condition of a `while`."""
-    step, answers = state.top.step, state.top.answers
+    step, answers = state.frames[-1].step, state.frames[-1].answers
     if not holds:
         return advance(state)
     if _missing_field(step, _fields_before(step), answers) is not None:
-        return state.with_top(phase="ask")  # after a resume with a changed definition that has a template there
-    if state.top.index >= field_value(step, "max_iterations", answers):
+        return with_top(state, phase="ask")  # after a resume with a changed definition that has a template there
+    if state.frames[-1].index >= field_value(step, "max_iterations", answers):
         return state._replace(ending=PlannedEnd("limit"))
-    return state.with_top(phase="iteration")
+    return with_top(state, phase="iteration")
 
 
 def _begin_iteration(state: State) -> State:
-    body = branch_steps(state.top.step, "body") or ()
-    return _enter(state._replace(iterations=state.iterations + 1), body, "body")
+    loop = state.frames[-1].step
+    assert isinstance(loop, Loop)
+    return _enter(state._replace(iterations=state.iterations + 1), loop.inner, "body")
 
 
 def _jump(state: State, step: Break | Continue) -> State:
@@ -386,7 +436,7 @@ def _jump(state: State, step: Break | Continue) -> State:
             break
         if branch == "body":
             loop = state.trimmed(level)
-            return advance(loop) if isinstance(step, Break) else _before_iteration(loop, loop.top.index + 1)
+            return advance(loop) if isinstance(step, Break) else _before_iteration(loop, loop.frames[-1].index + 1)
     return _fail(state, {"message": f"`{step.type}` of step {step.id!r} stands outside of every loop"})
 
 
@@ -395,9 +445,9 @@ def _jump(state: State, step: Break | Continue) -> State:
 
 def _begin_batch(state: State, step: ParallelForEach) -> State:
     """Begin the tasks, or go on with those that an earlier attempt has not done."""
-    number = state.top.batch
+    number = state.frames[-1].batch
     if number is None:
-        number, answers, step_list = state.batches_begun, state.top.answers, state.frames[0].step_list
+        number, answers, step_list = state.batches_begun, state.frames[-1].answers, state.frames[0].step_list
         batch = Batch(
             number,
             step,
@@ -405,14 +455,14 @@ def _begin_batch(state: State, step: ParallelForEach) -> State:
             field_value(step, "max_parallel", answers),
             field_value(step, "max_retries", answers) if step.on_sub_agent_error.strategy == "retry_failed" else 0,
             step_list is not None and step_list.stoppable,
-            state.scope(len(state.frames) - 1),
+            scope(state, len(state.frames) - 1),
         )
         state = state._replace(batches_begun=number + 1)
     else:
         batch = state.batches[number]
         if batch.error is not None:  # the step is tried again as a whole, and so are its tasks
             batch = replace(batch, error=None, failures={})
-    return _check_batch(state.with_top(phase="parallel", batch=number, answers={}).with_batch(batch))
+    return _check_batch(_with_batch(with_top(state, phase="parallel", batch=number, answers={}), batch))
 
 
 def _task_ended(state: State, outcome: TaskCompleted | TaskFailed) -> State:
@@ -424,11 +474,11 @@ def _task_ended(state: State, outcome: TaskCompleted | TaskFailed) -> State:
     if isinstance(outcome, TaskFailed) and batch.error is not None:
         return state
     after = _batch_after(batch, outcome)
-    state = state.with_batch(after)
+    state = _with_batch(state, after)
     if batch.background:
         over = not after.todo and (after.error is None or after.step.on_error == "continue")
-        return state.without_batch(batch.number) if over else state
-    waited_for = state.ending is None and state.failure is None and state.top.phase == "parallel"
+        return _without_batch(state, batch.number) if over else state
+    waited_for = state.ending is None and state.failure is None and state.frames[-1].phase == "parallel"
     return _check_batch(state) if waited_for else state
 
 
@@ -444,13 +494,13 @@ def _batch_after(batch: Batch, outcome: TaskCompleted | TaskFailed) -> Batch:
 
 def _check_batch(state: State) -> State:
     """On from the current `parallel_foreach` where its tasks allow it."""
-    batch = state.current_batch
+    batch = _current_batch(state)
     if batch.error is not None:
         return _fail(state, batch.error)
     if not batch.todo:
-        return advance(state.without_current_batch())
+        return advance(without_current_batch(state))
     if batch.done and not batch.step.wait_for_all:
-        return advance(state.with_batch(replace(batch, background=True)))
+        return advance(_with_batch(state, replace(batch, background=True)))
     return state
 
 
@@ -499,11 +549,11 @@ def _retry(state: State, delay_s: float) -> State:
     """To the beginning of the failed step; of a `parallel_foreach` the tasks that are done stay done."""
     state = _at_failed_step(state)
     phase: position.Phase = "delay" if delay_s > 0 else "boundary"
-    return state.with_top(phase=phase, failures=state.top.failures + 1, delay_s=delay_s, answers={})
+    return with_top(state, phase=phase, failures=state.frames[-1].failures + 1, delay_s=delay_s, answers={})
 
 
 def _continue_after_failed(state: State) -> State:
-    return advance(_at_failed_step(state).without_current_batch())
+    return advance(without_current_batch(_at_failed_step(state)))
 
 
 def _propagate(state: State, error: Error) -> State:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from sidecar.errors import DefinitionChanged, SidecarError
-from sidecar.model.steps import Conditional, ForEach, Loop, ParallelForEach, Step, Steps, branches
+from sidecar.model.steps import Conditional, Loop, ParallelForEach, Step, Steps, branches
 from sidecar.model.workflow import Workflow
 
 Json = Any  # plain JSON: what json.loads gives
@@ -70,6 +70,7 @@ class Frame(NamedTuple):
 
     steps: Steps
     place: int
+    step: Step  # the current one: `steps[place]`
     branch: Branch
     step_list: StepList | None = None  # of the branch "steps"
     phase: Phase = "boundary"
@@ -78,11 +79,6 @@ class Frame(NamedTuple):
     index: int = 0  # type: ignore[assignment]  # of the current iteration; hides what tuples have by that name
     batch: int | None = None
     delay_s: float = 0.0
-
-    @property
-    def step(self) -> Step:
-        """The current step."""
-        return self.steps[self.place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,39 +136,6 @@ class State(NamedTuple):
     transitions: int = 0
     batches_begun: int = 0
 
-    @property
-    def top(self) -> Frame:
-        """The frame of the current step."""
-        return self.frames[-1]
-
-    @property
-    def current_batch(self) -> Batch:
-        """The tasks of the current step."""
-        assert self.top.batch is not None
-        return self.batches[self.top.batch]
-
-    def with_top(self, **changes: Any) -> State:
-        """The same with changes in the top frame."""
-        return self.with_frames(*self.frames[:-1], self.frames[-1]._replace(**changes))
-
-    def with_frames(self, *frames: Frame) -> State:
-        """The same with these frames."""
-        return State(
-            frames, self.batches, self.failure, self.ending, self.iterations, self.transitions, self.batches_begun
-        )
-
-    def with_batch(self, batch: Batch) -> State:
-        """The same with a new or a changed batch."""
-        return self._replace(batches={**self.batches, batch.number: batch})
-
-    def without_batch(self, number: int) -> State:
-        """The same without a batch."""
-        return self._replace(batches={each: batch for each, batch in self.batches.items() if each != number})
-
-    def without_current_batch(self) -> State:
-        """The same without the tasks of the current step, unless they run in the background."""
-        return self.with_top(batch=None).trimmed(len(self.frames))
-
     def trimmed(self, depth: int) -> State:
         """Only the lowest frames, and only the batches of these and of the background."""
         frames = self.frames[:depth]
@@ -184,37 +147,14 @@ class State(NamedTuple):
         """The `include_workflow` steps that lead to a frame."""
         return tuple(self.frames[at - 1].step.id for at in range(1, level + 1) if self.frames[at].branch == "steps")
 
-    def scope(self, level: int) -> Scope:
-        """What the current step of a frame sees. An included workflow sees nothing of the loops around its step."""
-        frames = self.frames
-        first = level
-        while frames[first].branch != "steps":
-            first -= 1
-        names: dict[str, Json] = {}
-        for at in range(first, level + 1):
-            frame = frames[at]
-            if isinstance(frame.step, Loop) and (
-                frame.phase == "inside" or (at == level and frame.phase in ("check", "iteration"))
-            ):
-                names.update(_loop_names(frame))
-        return Scope(self.path(first) if first else (), names)
 
-
-def _loop_names(frame: Frame) -> dict[str, Json]:
-    if isinstance(frame.step, ForEach):
-        items = frame.answers["items"]
-        loop = {"index": frame.index, "length": len(items)}
-        return {"item": items[frame.index], "index": frame.index, "loop": loop}
-    return {"loop": {"index": frame.index}}
-
-
-def branch_steps(step: Step, branch: str) -> Steps | None:
-    """The steps of a branch (`then`, `else`, `body`); None where the step has no such branch."""
+def _branch_steps(step: Step, branch: str) -> Steps:
+    """The steps of a branch (`then`, `else`, `body`); () where the step has no such branch."""
     if isinstance(step, Loop):
-        return step.inner if branch == "body" else None
+        return step.inner if branch == "body" else ()
     if isinstance(step, Conditional):
-        return {"then": step.then, "else": step.else_ or ()}.get(branch)
-    return None
+        return {"then": step.then, "else": step.else_ or ()}.get(branch, ())
+    return ()
 
 
 # --- JSON
@@ -269,12 +209,12 @@ def _load_frames(data: list[dict[str, Json]], step_list_at: StepListAt) -> tuple
         if each["branch"] == "steps":
             path = path if outer is None else (*path, outer.id)
             step_list = step_list_at(path)
-            steps: Steps | None = step_list.steps
+            steps: Steps = step_list.steps
         else:
-            steps = None if outer is None else branch_steps(outer, each["branch"])
-        place = _place(steps or (), each["step"], each["type"])
+            steps = () if outer is None else _branch_steps(outer, each["branch"])
+        place = _place(steps, each["step"], each["type"])
         values: dict[str, Any] = {name: each[name] for name in _FRAME_VALUES}
-        frames.append(Frame(steps or (), place, each["branch"], step_list, **values))
+        frames.append(Frame(steps, place, steps[place], each["branch"], step_list, **values))
     return tuple(frames)
 
 

@@ -219,8 +219,6 @@ def test_the_steps_of_a_task_take_no_stop_because_running_tasks_finish() -> None
     play = Play(StepList(part(loop).steps), {"f.items": [1]})
     play.to_the_end()
     assert {kind for _, kind in play.boundaries} == {"abort-only"}
-    with pytest.raises(TypeError, match="Stopped is no outcome of Boundary"):
-        Cursor.start(StepList(part(loop).steps)).after(actions.Stopped())
 
 
 def test_an_outcome_that_does_not_belong_to_the_action_is_refused() -> None:

@@ -460,7 +460,6 @@ def test_a_run_that_is_stopped_at_each_boundary_and_resumed_does_the_same(
         in_tasks = isinstance(action, actions.Parallel) and action not in driver.cursor.background
         if at_boundary or (in_tasks and stopped_at != len(driver.log)):
             stopped_at = len(driver.log)
-            driver.cursor = driver.cursor.after(actions.Stopped())
             driver.restore()
             driver.cursor = driver.cursor.resumed()
         driver.tell()
