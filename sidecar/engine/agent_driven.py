@@ -7,7 +7,7 @@ calls are done in that execution, and end with it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -168,10 +168,14 @@ class AgentDriven:
         # The agent has been at work since the last event.
         at = owner.journal.events(self._run_id, after=last_seq - 1)[-1].at
         image.counters.duration_s += max(owner.database.clock() - at, 0.0)
-        self._loaded = Execution(owner, run, image, self._on_event)
+        self._loaded = Execution(owner, run, image, self._emit)
         self._loaded.ledger.patience_s = _LOCKED_JOURNAL_S
         clear_stale_signals(self._loaded)
         return self._loaded
+
+    def _emit(self, events: Sequence[RunEvent]) -> None:
+        for event in events:
+            self._on_event(event)
 
     def _forget(self) -> None:
         if self._loaded is not None:

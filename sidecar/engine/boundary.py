@@ -98,9 +98,9 @@ class Gate:
         image, limits = self._image, self._limits
         by_agent = step is None or isinstance(step, AgentStep | ApplyHints)
         counts = step is not None and not iterates and not isinstance(step, _UNCOUNTED)
-        if counts:
+        if counts and limits.max_transitions is not None:
             _check("max_transitions", limits.max_transitions, image.transitions, "steps")
-        if iterates:
+        if iterates and limits.max_iterations is not None:
             _check("max_iterations", limits.max_iterations, image.iterations, "iterations")
         if by_agent:
             _check("max_cost_usd", limits.max_cost_usd, image.counters.cost_usd, "USD")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sidecar.errors import StepFailed
 from sidecar.model import duration
@@ -56,8 +55,7 @@ class Texts:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """The values visible at one place of a run: the state, and the names that loops and tasks add."""
 
     texts: Texts
@@ -78,12 +76,16 @@ class View:
     def value(self, given: Any) -> Any:
         """A value of the definition with every template in it rendered. A lone `{{ }}` yields its typed value."""
         if isinstance(given, str):
-            return self.texts.value(given).render(self.run) if has_template(given) else given
+            return self.rendered(given) if has_template(given) else given
         if isinstance(given, dict):
             return {self.text(key): self.value(item) for key, item in given.items()}
         if isinstance(given, list | tuple):
             return [self.value(item) for item in given]
         return given
+
+    def rendered(self, text: str) -> Any:
+        """The value of a text that has templates."""
+        return self.texts.value(text).render(self.run)
 
     def text(self, given: str) -> str:
         """A text of the definition with its templates rendered."""
@@ -93,9 +95,7 @@ class View:
         """Whether a condition holds, with or without `{{ }}` around it."""
         if isinstance(condition, bool):
             return condition
-        if has_template(condition):
-            return truthy(self.value(condition))
-        return truthy(self.run(self.texts.program(condition)))
+        return truthy(self.rendered(condition) if has_template(condition) else self.run(self.texts.program(condition)))
 
     def seconds(self, given: float | str | None) -> float | None:
         """A duration of the definition, in seconds."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -43,14 +43,14 @@ Result = TypeVar("Result")
 
 
 class Execution:
-    """One run in memory, while this process holds its run lock. `on_event` gets every event of it."""
+    """One run in memory, while this process holds its run lock. `on_events` gets every event of it."""
 
     def __init__(
         self,
         owner: Owner,
         run: StoredRun,
         image: Run,
-        on_event: Callable[[RunEvent], None],
+        on_events: Callable[[Sequence[RunEvent]], None],
         *,
         person: AskablePerson | None = None,
         mcp: Any = None,
@@ -65,7 +65,7 @@ class Execution:
         self.lost: StoreError | None = None  # why the journal cannot be written
         self.ending: Ending | None = None  # how it is to end, as soon as that is known
         self.scope = anyio.CancelScope()  # around the interpreter: an abort cancels it
-        self._on_event = on_event
+        self._on_events = on_events
         secrets = owner.secrets_of(run)
         self.mask = owner.masks[run.run_id] = Secrets(secrets)
         self.ledger = Ledger(
@@ -75,7 +75,8 @@ class Execution:
             transformations=owner.transformations,
             run=image,
             run_id=run.run_id,
-            on_event=on_event,
+            on_events=on_events,
+            mask=self.mask,
         )
         self.board = board_of(owner, run, self.warn)
         self.processes = Processes(
@@ -194,7 +195,7 @@ class Execution:
         self.emit_unjournalled(kinds.WARNING, {"text": text})
 
     def _emit_now(self, kind: str, data: dict[str, Any]) -> None:
-        self._on_event(RunEvent(self.run.run_id, kind, self.owner.database.clock(), data))
+        self._on_events([RunEvent(self.run.run_id, kind, self.owner.database.clock(), data)])
 
 
 def _limits(image: Run) -> RunLimits:

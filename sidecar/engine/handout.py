@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sidecar.engine.evaluation import View, positive_s
@@ -44,29 +43,28 @@ _KNOWN_LATER = frozenset({"result", "applied_count", "error"})  # once the step 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
 class RecordingView(View):
     """A view that records the value of each `{{ }}` that it evaluates."""
 
-    values: Json = field(default_factory=dict)  # by the `{{ }}` as it is written in the definition
-    sole_expressions: list[str] = field(default_factory=list)  # those that stood alone in their text
+    values: Json  # by the `{{ }}` as it is written in the definition
+    sole_expressions: list[str]  # those that stood alone in their text
 
     @classmethod
     def of(cls, view: View, **names: Any) -> RecordingView:
         """A view of the same place, with more names."""
-        return cls(view.texts, view.world, {**view.names, **names})
+        recording = cls(view.texts, view.world, {**view.names, **names})
+        recording.values, recording.sole_expressions = {}, []
+        return recording
 
     @property
     def replacements(self) -> Json:
         """The recorded values; of a large one the beginning."""
         return {text: _bounded(value) for text, value in self.values.items()}
 
-    def value(self, given: Any) -> Any:
-        if not has_template(given):
-            return View.value(self, given)
-        compiled = self.texts.value(given)
+    def rendered(self, text: str) -> Any:
+        compiled = self.texts.value(text)
         self.sole_expressions.extend(_sole_expression(compiled))
-        return compiled.render(self._recorder(_written(given, compiled.slots), compiled.slots, self.values))
+        return compiled.render(self._recorder(_written(text, compiled.slots), compiled.slots, self.values))
 
     def shown_command(self, command: str | tuple[str, ...]) -> str:
         """A command as one text for another shell, which reads no value in it as code."""

@@ -174,12 +174,11 @@ class Interpreter:
 
     def _evaluate(self, thread: Thread, action: Evaluate) -> None:
         step, view = action.step, self.steps.view(thread, action.scope)
-        written = moves.field_value(step, action.field, {})
         with self.steps.attempt(step) as tried:
             if action.field == "condition":
-                found: Any = view.truth(written)
+                found: Any = view.truth(action.written)
             else:
-                found = view.text(written) if action.field == "message" else view.value(written)
+                found = view.text(action.written) if action.field == "message" else view.value(action.written)
             try:
                 moves.checked_answer(step, action.field, found)
             except ValueError as error:  # the cursor would refuse it

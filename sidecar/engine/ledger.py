@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ from sidecar.model.events import RunEvent
 from sidecar.signals.files import Signal
 from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import AGAIN_S, TRY_S, Database
-from sidecar.store.journal import Journal, Steps, Transformations
+from sidecar.store.journal import Journal, Mask, Steps, Transformations
 
 _MOST_WAITING = 256
 _LONGEST_WAIT_S = 0.1
@@ -48,7 +47,8 @@ class Ledger:
         transformations: Transformations,
         run: Run,
         run_id: str,
-        on_event: Callable[[RunEvent], None],
+        on_events: Callable[[Sequence[RunEvent]], None],
+        mask: Mask | None = None,
     ) -> None:
         self._db = database
         self._journal = journal
@@ -56,7 +56,8 @@ class Ledger:
         self._steps = Steps(database)
         self._transformations = transformations
         self._run = run
-        self._on_event = on_event
+        self._on_events = on_events
+        self._mask = mask
         self.run_id = run_id
         self.start = journal.run(run_id).start
         self.seq = journal.last_seq(run_id)  # of the last event in the journal
@@ -123,8 +124,7 @@ class Ledger:
         if not (self._waiting or self._deferred) or (self.is_behind and self.lost is None):
             return
         try:
-            with self._transaction(durable=durable or bool(self._deferred)):
-                self._write()
+            self._commit(self._write, durable=durable or bool(self._deferred))
         except JournalLocked:
             return
         self._emit()
@@ -179,16 +179,15 @@ class Ledger:
         ):
             self.commit()
 
-    @contextmanager
-    def _transaction(self, *, durable: bool = True) -> Iterator[None]:
-        """One transaction. After one that failed there is no other: its entries are lost, and a journal that had later
-        ones without them would lead a resume to a place where the run never was. JournalLocked: it was not begun, and
-        can be tried again."""
+    def _commit(self, write: Callable[[], Result], *, durable: bool = True) -> Result:
+        """Write in one transaction. After one that failed there is no other: its entries are lost, and a journal that
+        had later ones without them would lead a resume to a place where the run never was. JournalLocked: it was not
+        begun, and can be tried again."""
         if self.lost is not None:
             raise StoreError(str(self.lost), kind=self.lost.kind)
         try:
             with self._db.transaction(durable=durable, wait_s=0.0 if self.is_behind else TRY_S):
-                yield
+                result = write()
         except JournalLocked as error:
             self._on_locked(error)
             raise
@@ -199,13 +198,13 @@ class Ledger:
             self._warn("the journal is free again")
         if self.is_behind:
             self.is_behind, self._lock_reported, self._behind = False, False, anyio.Event()
+        return result
 
     async def _when_free(self, write: Callable[[], Result]) -> Result:
         """Write in a transaction as soon as the journal is free, then emit what was written."""
         while True:
             try:
-                with self._transaction():
-                    result = write()
+                result = self._commit(write)
             except JournalLocked:
                 await anyio.sleep(AGAIN_S)
                 continue
@@ -225,7 +224,7 @@ class Ledger:
             self._warn(f"another process has locked {self._db.path}: the run waits until that is free")
 
     def _warn(self, text: str) -> None:
-        self._on_event(RunEvent(self.run_id, kinds.WARNING, self._db.clock(), {"text": text}))
+        self._on_events([RunEvent(self.run_id, kinds.WARNING, self._db.clock(), {"text": text})])
 
     def _write(self) -> None:
         """Write what waits into the open transaction, the writes of a state with the event that follows them."""
@@ -239,13 +238,13 @@ class Ledger:
                 entries.append((kind, content, writes))
                 writes = []
         if entries:
-            events = self._journal.append_all(self.run_id, self.start, self.seq, entries)
+            events = self._journal.append_all(self.run_id, self.start, self.seq, entries, self._mask)
             self._written += events
             self.seq = events[-1].seq
             self.since_checkpoint += len(events)
         if self._run.states.traces:
             self._transformations.add(self.run_id, self._run.states.take_traces())
-        self._waiting = [(None, write) for write in writes]
+        self._waiting = [(None, write) for write in writes] if writes else []
 
     def _write_deferred(self) -> None:
         for write in self._deferred:
@@ -254,5 +253,5 @@ class Ledger:
 
     def _emit(self) -> None:
         events, self._written = self._written, []
-        for event in events:
-            self._on_event(event)
+        if events:
+            self._on_events(events)

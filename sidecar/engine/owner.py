@@ -91,10 +91,11 @@ class Owner:
             found = Secrets(self.secrets_of(run) if run is not None else ())
         return found
 
-    def emit(self, event: RunEvent) -> None:
-        """Pass an event of any run to the listeners of all runs."""
+    def emit(self, *events: RunEvent) -> None:
+        """Pass events of any run to the listeners of all runs."""
         for listener in list(self.listeners):
-            listener(event)
+            for event in events:
+                listener(event)
 
     async def _reap(self) -> None:
         """End the processes that owners left running when they died."""

@@ -68,12 +68,13 @@ class Processes:
     def log_path(self) -> str:
         """A file for the output of the next process."""
         self._counters.processes += 1
-        path = os.path.join(self._directory, "agents", f"{self._counters.processes}.log")
+        directory = os.path.join(self._directory, "agents")
         try:
-            layout.make_directory(os.path.dirname(path))
+            if self._counters.processes == 1 or not os.path.isdir(directory):
+                layout.make_directory(directory)
         except OSError as error:  # the disk is full, or there is a file
-            raise StoreError(f"cannot make {os.path.dirname(path)}: {error.strerror}", kind="forbidden") from None
-        return path
+            raise StoreError(f"cannot make {directory}: {error.strerror}", kind="forbidden") from None
+        return os.path.join(directory, f"{self._counters.processes}.log")
 
     def request_end(self, reason: EndReason, key: str = "", *, within_s: float | None = None) -> int:
         """Ask all of them to end, or those of one step or thread; how many there are. `within_s`: another grace."""

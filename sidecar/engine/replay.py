@@ -80,7 +80,7 @@ def replay(run: Run, events: Iterable[Event], since: float) -> None:
     for event in events:
         for path, writes in event.writes:
             changes = [Write(tuple(to), value, operation) for to, value, operation in writes]
-            run.states[tuple(path)].update(changes)
+            run.states[tuple(path)].state.update(changes)
         _replay_one(run, event, threads)
         if event.kind not in _BETWEEN_STARTS:  # nothing executed the run before these
             run.counters.duration_s += max(event.at - since, 0.0)

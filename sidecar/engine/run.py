@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from sidecar.engine.evaluation import Texts, View
 from sidecar.errors import DefinitionChanged
 from sidecar.model.steps import IncludeWorkflow, Loop, Steps
 from sidecar.model.workflow import SubAgentTask, walk
-from sidecar.state.reactive import Computation, Reactive, UpdateResult, Write
+from sidecar.state.reactive import Computation, Reactive
 from sidecar.state.script import Script
 from sidecar.state.world import World
 
@@ -480,10 +480,6 @@ class WorkflowState:
     def view(self, names: Mapping[str, Any]) -> View:
         """The values at a place in this workflow. `names`: those that loops and tasks add."""
         return View(self._texts, self.state.world, names)
-
-    def update(self, writes: Sequence[Write]) -> UpdateResult:
-        """Write into the state, in one transaction."""
-        return self.state.update(writes)
 
     def include(self, step_id: str, flattened: dict[str, Any]) -> None:
         """Make the final state of an included workflow readable under the id of the step that included it."""

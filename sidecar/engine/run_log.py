@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -29,11 +29,11 @@ class RunLog:
         self._path = os.path.join(layout.run_directory(root, run_id), NAME)
         self._open()
 
-    def on_event(self, event: RunEvent) -> None:
-        """Add the line of an event, where it has one."""
-        text = line(event)
-        if text is not None:
-            self.write(text)
+    def add(self, events: Sequence[RunEvent]) -> None:
+        """Add the lines of events, of those that have one."""
+        lines = _lines(events)
+        if lines:
+            self.write("\n".join(lines))
 
     def write(self, text: str) -> None:
         """Add lines as they are."""
@@ -76,13 +76,18 @@ def keep_traceback(root: str, run_id: str, error: Exception, mask: Secrets) -> N
 
 def line(event: RunEvent) -> str | None:
     """The line of an event; None for a kind that has none."""
-    text_of = _LINES.get(event.kind)
-    if text_of is None:
-        return None
-    data = _Data(event.data)
-    second = int(event.at)
+    return next(iter(_lines([event])), None)
+
+
+def _lines(events: Sequence[RunEvent]) -> list[str]:
+    texts = [_text(event, _LINES[event.kind]) for event in events if event.kind in _LINES]
+    return [one_line(text, _LONGEST_LINE) for text in texts]
+
+
+def _text(event: RunEvent, text_of: Callable[[_Data], str]) -> str:
+    data, second = _Data(event.data), int(event.at)
     time = f"{_iso_second(second)}.{int((event.at - second) * 1000):03d}Z"
-    return one_line(f"{time} {text_of(data)}{data.part(' (task {})', 'task')}", _LONGEST_LINE)
+    return f"{time} {text_of(data)}{data.part(' (task {})', 'task')}"
 
 
 @lru_cache(maxsize=1)  # to format it costs as much as the rest of a line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -116,7 +116,7 @@ class ServerDriven:
             raise
         except Exception as error:
             await free(self.owner.database)
-            return end_unloadable(self.owner, self.run_id, last_seq, error, self._emit)
+            return end_unloadable(self.owner, self.run_id, last_seq, error, self._emit_one)
         try:
             with UnwrappedErrors():
                 async with self._endpoint(self) if self._endpoint else nullcontext():
@@ -179,7 +179,7 @@ class ServerDriven:
         if ending is None or ending.status != "interrupted":
             ending = Ending("interrupted", str(execution.lost))
         data = execution.mask.masked_event({"status": ending.status, "reason": ending.reason})
-        self._emit(RunEvent(self.run_id, kinds.RUN_ENDED, self.owner.database.clock(), data))
+        self._emit_one(RunEvent(self.run_id, kinds.RUN_ENDED, self.owner.database.clock(), data))
         if ending is not execution.ending:
             raise execution.lost
         return ending
@@ -199,7 +199,7 @@ class ServerDriven:
         if run.status == "pending":  # a beginning: a signal ends it before its first step
             return None
         ending = ending_of_unheld(self.owner, run)
-        return None if ending is None else replace(end_unheld(self.owner, run, ending, self._emit), executed=False)
+        return None if ending is None else replace(end_unheld(self.owner, run, ending, self._emit_one), executed=False)
 
     async def _start(self, run: StoredRun) -> Execution:
         owner = self.owner
@@ -210,7 +210,7 @@ class ServerDriven:
         execution = Execution(owner, run, image, self._emit, **self._execution_options)
         await execution.ledger.checkpoint()
         kind = kinds.RUN_RESUMED if run.start else kinds.RUN_STARTED
-        self._emit(RunEvent(run.run_id, kind, owner.database.clock(), data, execution.ledger.seq))
+        self._emit_one(RunEvent(run.run_id, kind, owner.database.clock(), data, execution.ledger.seq))
         return execution
 
     def _journal_start(self, run: StoredRun, image: Run) -> tuple[StoredRun, dict[str, Any]]:
@@ -298,7 +298,13 @@ class ServerDriven:
         except StoreError as error:
             execution.lose_journal(error)
 
-    def _emit(self, event: RunEvent) -> None:
+    def _emit(self, events: Sequence[RunEvent]) -> None:
+        """To `run.log`, to the caller, and to those who listen to all runs of this process."""
         if self._log is not None:
-            self._log.on_event(event)
-        self._on_event(event)
+            self._log.add(events)
+        for event in events:
+            self._on_event(event)
+        self.owner.emit(*events)
+
+    def _emit_one(self, event: RunEvent) -> None:
+        self._emit([event])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,7 +13,6 @@ import anyio
 from sidecar.catalog.workflows import Definition
 from sidecar.engine import run_log
 from sidecar.engine.boundary import Ending, Gate, RunEnds
-from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import (
     ActionFailed,
     Answer,
@@ -91,10 +91,11 @@ class StepRunner:
 
     async def execute(self, thread: Thread, action: Execute) -> None:
         """Execute a step, and complete or fail it."""
-        step, key = action.step, thread.step_key()
+        step = action.step
         if isinstance(step, StateUpdate | UserMessage):  # no effect that could be repeated: nothing is journalled first
             self.complete(thread, action)
             return
+        key = thread.step_key()
         while True:
             if is_for_agent(step, "server") or has_own_agent(step):
                 self.use_feedback(key)
@@ -160,12 +161,14 @@ class StepRunner:
                 result = self._run.states[included_path(thread)].state.flattened()
             elif attempt is None and isinstance(step, UserMessage):
                 self._ledger.record(kinds.MESSAGE, text=view.text(step.message), step=key, task=thread.task_id)
-            elif too_deep(result):
+            elif isinstance(result, dict | list) and too_deep(result):
                 raise StepFailed(f"the result is nested more than {DEEPEST} levels deep", kind="output")
-            updates = _updates(step, has_result=has_result)
-            if updates and not isinstance(step, StateUpdate):
-                view = view.with_names(**_result_names(step, result))
-            self.write(path, state, [*view.writes(updates), *_completion_writes(state, step.id)])
+            writes: list[Write] = []
+            if updates := _updates(step, has_result=has_result):
+                if not isinstance(step, StateUpdate):
+                    view = view.with_names(**_result_names(step, result))
+                writes = view.writes(updates)
+            self.write(path, state, [*writes, *_completion_writes(state, step.id)])
         if tried.error is not None:
             self.fail(thread, step, tried.error, attempt=attempt)
             return
@@ -303,7 +306,7 @@ class StepRunner:
         evaluated = []
         while cursor.state.failure is not None and isinstance(action := cursor.action, Evaluate):
             with self.attempt(action.step) as tried:
-                found = self.view(thread, action.scope).value(moves.field_value(action.step, action.field, {}))
+                found = self.view(thread, action.scope).value(action.written)
                 outcome: list[Any] = ["answer", found]
                 answer: Answer | ActionFailed = Answer(found)
             if tried.error is not None:
@@ -317,8 +320,9 @@ class StepRunner:
     def write(self, path: Path, state: WorkflowState, writes: list[Write]) -> None:
         """Write into a state; it is journalled with the event that is recorded next."""
         if writes:
-            state.update(writes)
-            self._ledger.record_writes(path, [[write.path, write.value, write.operation] for write in writes])
+            changes = [[write.path, write.value, write.operation] for write in writes]
+            state.state.update(writes)
+            self._ledger.record_writes(path, changes)
 
     def view(self, thread: Thread, scope: Scope) -> View:
         """The values that an expression of a thread's step sees."""
@@ -383,10 +387,10 @@ class StepRunner:
             task_id=task_id,
             additions=tuple(self._run.additions.get(key, ())),
             cost_left_usd=self._gate.cost_left_usd(),
-            start=lambda launch, name: processes.start(launch, name, key, task_id),
+            start=partial(processes.start, key=key, task_id=task_id),
             log_path=processes.log_path,
             emit=lambda kind, data: self._emit(kind, {"step": key, "task": task_id, **data}),
-            spend=lambda cost, tokens: processes.spend(key, cost, tokens),
+            spend=partial(processes.spend, key),
         )
 
 

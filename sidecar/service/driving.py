@@ -422,7 +422,7 @@ class UseCases:
         parsed = [
             Write(paths.parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes
         ]
-        update = space.update(parsed)
+        update = space.state.update(parsed)
         execution.ledger.record_writes((), [[one.path, one.value, one.operation] for one in parsed])
         execution.ledger.record(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
         execution.ledger.commit(durable=True)

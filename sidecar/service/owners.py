@@ -133,14 +133,9 @@ class LocalRuns:
 
     def execution(self, run_id: str, hear: Callable[[RunEvent], None], **given: Any) -> ServerDriven:
         """A start of a run, as all of ours are made; `given` as Execution has it."""
-
-        def hear_all(event: RunEvent) -> None:
-            hear(event)
-            self.owner.emit(event)
-
         mcp = leading_back(self.owner.root, run_id)
         around, out = self._around, self.replies_out
-        return ServerDriven(self.owner, run_id, hear_all, mcp=mcp, endpoint=around, replies_sent=out, **given)
+        return ServerDriven(self.owner, run_id, hear, mcp=mcp, endpoint=around, replies_sent=out, **given)
 
     def live(self, run_id: str) -> ServerDriven | None:
         """A run whose lock this process holds, to execute it."""

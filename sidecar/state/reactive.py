@@ -201,10 +201,10 @@ class Reactive:
     def _write(self, attempt: _Attempt, write: Write) -> list[str]:
         """One write, here and in the world; the keys that it touched."""
         path = paths.parse(write.path) if isinstance(write.path, str) else write.path
+        shown = paths.show(path)
         if too_deep(write.value, DEEPEST - len(path)):
-            message = f"{paths.show(path)} would be nested more than {DEEPEST} levels deep"
-            raise ExpressionError(message, kind="value")
-        change = paths.apply(attempt.sections, path, write.operation, plain(write.value, paths.show(path)))
+            raise ExpressionError(f"{shown} would be nested more than {DEEPEST} levels deep", kind="value")
+        change = paths.apply(attempt.sections, path, write.operation, plain(write.value, shown))
         attempt.sections = change.state
         keys = []
         for patch in change.patches:
@@ -216,8 +216,7 @@ class Reactive:
 
     def _show(self, name: str) -> None:
         """Let expressions see under a name what the flattened view has there."""
-        sections = (f"{section}.{name}" for section in ("computed", "raw", "state"))
-        self.world.alias(name, next((key for key in sections if key in self.world), name))
+        self.world.alias(name, f"computed.{name}", f"raw.{name}", f"state.{name}", name)
 
     def _recompute(self, attempt: _Attempt, touched: Iterable[str], version: int) -> None:
         """In dependency order: a queue of positions, which grows by the readers of what changed."""

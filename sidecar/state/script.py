@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -258,9 +258,9 @@ _CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _MOST_TOKENS = 64  # brackets become calls inside calls
 
 
-def evaluate_simple(simple: Simple, look: Callable[[str], Any]) -> Any:
-    """The value of a simple expression; `look` gives the value of a name. LookupError: it needs the engine."""
-    value = _primitive(_evaluate(simple, look))
+def evaluate_simple(simple: Simple, values: Mapping[str, Any]) -> Any:
+    """The value of a simple expression, with the values of its names. LookupError: it needs the engine."""
+    value = _primitive(_evaluate(simple, values))
     if type(value) is float and value.is_integer():  # it would come back as an integer
         raise LookupError
     return value
@@ -313,16 +313,16 @@ def _read_operand(rest: list[Token]) -> Simple:
     return found
 
 
-def _evaluate(simple: Simple, look: Callable[[str], Any]) -> Any:
+def _evaluate(simple: Simple, values: Mapping[str, Any]) -> Any:
     mark = simple[0]
     if mark == "name":
-        return look(simple[1])
+        return values[simple[1]]
     if mark == "constant":
         return simple[1]
-    value = _evaluate(simple[1], look)
+    value = _evaluate(simple[1], values)
     if mark in ("||", "&&"):
         is_true = value if type(value) is bool else _is_true(value)
-        return value if is_true is (mark == "||") else _evaluate(simple[2], look)
+        return value if is_true is (mark == "||") else _evaluate(simple[2], values)
     if mark == ".":
         if type(value) is list and simple[2] == "length":
             return len(value)
@@ -331,7 +331,7 @@ def _evaluate(simple: Simple, look: Callable[[str], Any]) -> Any:
         raise LookupError
     if mark == "!":
         return not _is_true(value)
-    return _compare(mark, _primitive(value), _primitive(_evaluate(simple[2], look)))
+    return _compare(mark, _primitive(value), _primitive(_evaluate(simple[2], values)))
 
 
 def _compare(mark: str, one: Any, other: Any) -> bool:

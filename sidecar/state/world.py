@@ -15,7 +15,7 @@ from sidecar.state.script_worker import DROP, RUN, UNSURE, VALUE, EngineRequest
 from sidecar.state.values import Path, array, encode, pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sidecar.state.script import Expression, Script
 
@@ -86,9 +86,9 @@ class World:
             self._dirty.pop(name, None)
             self._removed.add(name)
 
-    def alias(self, name: str, of: str) -> None:
-        """Give a value another name for expressions; one copy serves both."""
-        self._aliases[name] = of
+    def alias(self, name: str, *of: str) -> None:
+        """Give a value another name for expressions; one copy serves both. It is the first of `of` that has one."""
+        self._aliases[name] = next((key for key in of if key in self._values), of[-1])
 
     def get(self, name: str) -> Any:
         """The value that expressions see under a name; None where there is none."""
@@ -133,9 +133,9 @@ class World:
         """
         if expression.simple is not None and not bind:
             try:
-                return evaluate_simple(expression.simple, self._look(extra))
+                return evaluate_simple(expression.simple, self._named(expression.names, extra or {}))
             except LookupError:
-                pass  # the engine evaluates it
+                pass  # a name without a value, or another doubt: the engine evaluates it
         with self._script.lock:
             keys: _Names = set()
             arguments = self._arguments(expression, extra or {}, bind or {}, keys)
@@ -153,11 +153,9 @@ class World:
                 self._script.engine().handle(EngineRequest(DROP, self._number))
             self._generation = -1
 
-    def _look(self, extra: Mapping[str, object] | None) -> Callable[[str], Any]:
+    def _named(self, names: Sequence[str], extra: Mapping[str, object]) -> dict[str, Any]:
         values, aliases = self._values, self._aliases
-        if not extra:
-            return lambda name: values[aliases.get(name, name)]
-        return lambda name: extra[name] if name in extra else values[aliases.get(name, name)]
+        return {name: extra[name] if name in extra else values[aliases.get(name, name)] for name in names}
 
     def _ask(self, expression: Expression, arguments: str, keys: _Names) -> tuple[bytes, str]:
         for again in (True, False):

@@ -376,7 +376,8 @@ class Database:
         """Whatever happened to the files since we opened them."""
         self._looked_at = -math.inf
         self._refuse_replaced()
-        schema.refuse_other(self.path, self._version())
+        if (version := self._version()) != schema.VERSION:
+            schema.refuse_other(self.path, version)
         self._looked_at = time.monotonic()
 
     def _refuse_replaced(self) -> None:

@@ -308,17 +308,27 @@ class Journal:
             return self._append(run_id, kind, data or {}, closes=False)
 
     def append_all(
-        self, run_id: str, start: int, last: int, entries: Sequence[tuple[str, dict[str, Any], list[Any]]]
+        self,
+        run_id: str,
+        start: int,
+        last: int,
+        entries: Sequence[tuple[str, dict[str, Any], list[Any]]],
+        mask: Mask | None = None,
     ) -> list[RunEvent]:
-        """Several events with their writes of states, inside a transaction, by the owner of the run, which knows its
-        start and its last event: cheaper than one after the other. Refused where another process has written one
-        since."""
-        at, mask = self._db.clock(), self._mask_of(run_id)
-        rows, emitted = [], []
-        for seq, (kind, data, writes) in enumerate(entries, last + 1):
-            text, replayed, shown = _encoded(data, writes, mask)
+        """Several events with their writes of states, inside a transaction, by the process that executes the run and
+        knows its start, its last event and its mask: cheaper than one after the other. Refused where another process
+        has written one since."""
+        at, emitted = self._db.clock(), []
+        texts = [dump(data) for _, data, _ in entries]
+        # One search for all, since hardly any event has a secret in it. JSON has no line break between its values.
+        masked = mask is not None and mask.are_in("\n".join(texts))
+        rows = []
+        for seq, (text, (kind, data, writes)) in enumerate(zip(texts, entries, strict=True), last + 1):
+            replayed = dump({_WRITES: writes}) if writes else None
+            if masked:
+                text, replayed, data = _encoded(data, writes, mask)  # noqa: PLW2901
             rows.append(_EventRow(run_id, seq, start, at, kind, 0, text, replayed))
-            emitted.append(RunEvent(run_id, kind, at, shown, seq))
+            emitted.append(RunEvent(run_id, kind, at, data, seq))
         self._db.insert(_EVENTS, *rows)
         return emitted
 
@@ -407,8 +417,7 @@ def _event(row: _EventRow) -> Event:
     return Event(row.run_id, row.seq, row.start, row.at, row.kind, bool(row.closes), load(row.data), row.replayed)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One attempt at a step. `key` distinguishes it from every other of the run: its id with the iterations around
     it."""
 
@@ -423,6 +432,7 @@ class Step:
 
 
 _STEPS = Table("steps", Step, "step {key} of run {run_id}", json=("outcome",))
+_LAST_ATTEMPT = "WHERE run_id = ? AND key = ? ORDER BY attempt DESC LIMIT 1"
 
 
 class Steps:
@@ -440,7 +450,8 @@ class Steps:
         should be alive after all, its result is refused.
         """
         with self._db.transaction():
-            last = self.last(run_id, key)
+            found = self._db.select(_STEPS, _LAST_ATTEMPT, (run_id, key))
+            last = found[0] if found else None
             if last is not None and last.status == "begun":
                 self._end(last, "interrupted", None)
             attempt = last.attempt + 1 if last else 1
@@ -452,18 +463,15 @@ class Steps:
 
     def complete(self, run_id: str, key: str, attempt: int, result: object = None) -> None:
         """After its effect: done for ever."""
-        with self._db.transaction():
-            self._end_attempt(run_id, key, attempt, "completed", result)
+        self._end_attempt(run_id, key, attempt, "completed", result)
 
     def fail(self, run_id: str, key: str, attempt: int, error: object) -> None:
         """This attempt is over; another may begin."""
-        with self._db.transaction():
-            self._end_attempt(run_id, key, attempt, "failed", error)
+        self._end_attempt(run_id, key, attempt, "failed", error)
 
     def last(self, run_id: str, key: str) -> Step | None:
         """The latest attempt at it."""
-        where = "WHERE run_id = ? AND key = ? ORDER BY attempt DESC LIMIT 1"
-        return next(iter(self._db.select(_STEPS, where, (run_id, key))), None)
+        return next(iter(self._db.select(_STEPS, _LAST_ATTEMPT, (run_id, key))), None)
 
     def steps(self, run_id: str) -> list[Step]:
         """Every attempt, in the order in which they were begun."""
@@ -475,9 +483,10 @@ class Steps:
 
     def _end_attempt(self, run_id: str, key: str, attempt: int, status: StepStatus, outcome: object) -> None:
         step = self._begun.pop((run_id, key, attempt), None)
-        # Another process that took us for dead may have ended it since: then nothing is changed, and the row is read.
-        if step is None or not self._end(step, status, outcome):
-            self._end(self._in_flight(run_id, key, attempt), status, outcome)
+        with self._db.transaction():
+            # Another process that took us for dead may have ended it since: then nothing is changed: read the row.
+            if step is None or not self._end(step, status, outcome):
+                self._end(self._in_flight(run_id, key, attempt), status, outcome)
 
     def _in_flight(self, run_id: str, key: str, attempt: int) -> Step:
         last = self.last(run_id, key)
@@ -489,7 +498,7 @@ class Steps:
         return last
 
     def _end(self, step: Step, status: StepStatus, outcome: object) -> bool:
-        ended = replace(step, status=status, ended_at=self._db.clock(), outcome=outcome)
+        ended = step._replace(status=status, ended_at=self._db.clock(), outcome=outcome)
         where = "WHERE run_id = ? AND number = ? AND status = 'begun'"
         return self._db.update(_STEPS, ended, ("status", "ended_at", "outcome"), where, (step.run_id, step.number)) == 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sidecar.engine.cursor.position import Error, Json, Scope, StepList
 from sidecar.model.steps import Fallible, IncludeWorkflow, ParallelForEach, Step
@@ -29,6 +29,7 @@ class Evaluate(NamedTuple):
 
     step: Step
     field: FieldName
+    written: Any  # in the definition
     scope: Scope
 
 

@@ -193,7 +193,7 @@ def _action(state: State) -> Action:
     if phase in ("ask", "check"):
         field = "condition" if phase == "check" else _missing_field(step, _fields_before(step), frame.answers)
         assert field is not None
-        return Evaluate(step, field, sees)
+        return Evaluate(step, field, field_value(step, field), sees)
     assert isinstance(step, IncludeWorkflow)
     return Leave(step, sees) if phase == "leave" else Include(step, sees, frame.failures + 1)
 
@@ -218,7 +218,7 @@ def _failure_action(state: State, failure: Failure) -> Action:
         return ApplyErrorUpdate(step, failure.error, failure.after_update == "continue", sees)
     field = _missing_field(step, _fields_on_failure(step), failure.answers)
     assert field is not None
-    return Evaluate(step, field, sees)
+    return Evaluate(step, field, field_value(step, field), sees)
 
 
 def _can_stop_here(state: State) -> bool:
@@ -606,7 +606,7 @@ def _is_evaluated(step: StepBase, field: FieldName) -> bool:
     written = field_value(step, field)
     if field == "condition":
         return isinstance(written, str)
-    return field == "items" or has_template(written)
+    return field == "items" or (isinstance(written, str) and has_template(written))
 
 
 def field_value(step: StepBase, field: FieldName, answers: Mapping[str, Json] = position.EMPTY) -> Any:

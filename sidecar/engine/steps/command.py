@@ -67,9 +67,8 @@ class _Command:
         prepared = context.view.command(step.command)
         environment = {**context.variables(step.env), **prepared.environment}
         directory = context.directory(step.working_dir)
-        return cls(
-            step, context, prepared.script, directory, environment, positive_s(context.view, step.timeout_s, "timeout")
-        )
+        timeout_s = None if step.timeout_s is None else positive_s(context.view, step.timeout_s, "timeout")
+        return cls(step, context, prepared.script, directory, environment, timeout_s)
 
     async def run(self) -> Any:
         """Run it to its end: the value of its output. StepFailed for any end but exit code 0 in time."""

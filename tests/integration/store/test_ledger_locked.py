@@ -41,7 +41,7 @@ def _ledger(database: Database, journal: Journal) -> Ledger:
         transformations=trail,
         run=run,
         run_id="R",
-        on_event=lambda _: None,
+        on_events=lambda _: None,
     )
 
 

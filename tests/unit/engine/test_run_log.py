@@ -42,7 +42,7 @@ def test_every_kind_of_event_has_a_line_whatever_it_holds_but_for_what_agents_pr
 
 def test_an_event_is_one_line_without_anything_that_a_terminal_would_obey(tmp_path: Path) -> None:
     log, path = log_of(tmp_path)
-    log.on_event(event(kinds.MESSAGE, text="two\nlines \033[31mred\a"))
+    log.add([event(kinds.MESSAGE, text="two\nlines \033[31mred\a")])
     log.close()
     assert path.read_text() == "2027-01-15T08:00:00.500Z two lines [31mred\n"
 
@@ -58,7 +58,7 @@ def test_a_log_that_cannot_be_written_fails_nobody_and_says_why(tmp_path: Path) 
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     log, _ = log_of(tmp_path)
-    log.on_event(event(kinds.MESSAGE, text="hi"))
+    log.add([event(kinds.MESSAGE, text="hi")])
     log.close()
     assert log.problem is not None
     assert not (tmp_path / "elsewhere").exists()

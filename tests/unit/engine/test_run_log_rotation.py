@@ -26,11 +26,11 @@ def test_a_long_log_is_turned_and_read_from_its_beginning_to_its_end(
     directory.mkdir(parents=True)
     assert str(directory) == layout.run_directory(str(tmp_path), RUN)
     log = RunLog(str(tmp_path), RUN)
-    log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "message 0."}))
+    log.add([RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "message 0."})])
     news = status._new_text(str(directory / NAME))
     followed = "".join(news())
     for number in range(1, 200):
-        log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": f"message {number}."}))
+        log.add([RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": f"message {number}."})])
         if number % 10 == 0:
             followed += "".join(news())
     log.close()
@@ -59,9 +59,9 @@ def test_what_comes_just_before_the_turn_is_not_lost_on_who_follows(
         """Between the look for more and the look whether it is still the same file."""
         monkeypatch.setattr(status, "_is_at", is_at)
         monkeypatch.setattr(run_log, "MOST_BYTES", 1)
-        log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the last of the old"}))
+        log.add([RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the last of the old"})])
         monkeypatch.undo()
-        log.on_event(RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the first of the new"}))
+        log.add([RunEvent(RUN, kinds.MESSAGE, 0.0, {"text": "the first of the new"})])
         return is_at(path, file)
 
     monkeypatch.setattr(status, "_is_at", write_and_turn_first)

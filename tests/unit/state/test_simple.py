@@ -61,7 +61,7 @@ def _here(expression: Expression, values: dict[str, Any]) -> Any:
     if expression.simple is None:
         return LookupError
     try:
-        return _typed(evaluate_simple(expression.simple, lambda name: values[name]))
+        return _typed(evaluate_simple(expression.simple, values))
     except LookupError:
         return LookupError
 
