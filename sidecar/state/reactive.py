@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sidecar.errors import ExpressionError, SidecarError
 from sidecar.state import paths
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 SECTIONS = ("raw", "state", "computed")
+_SHOWN = ("computed", "raw", "state")  # under a plain name, as in the flattened view
 OnError = Literal["use_fallback", "propagate", "ignore"]
 _UNSET: Any = object()
 
@@ -45,8 +46,7 @@ class Computation:
     validate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """One write of an update; `path` begins with raw. or state."""
 
     path: str | paths.Path
@@ -210,13 +210,9 @@ class Reactive:
         for patch in change.patches:
             key = f"{patch.section}.{patch.name}"
             self.world.patch(key, patch.inner, patch.value, whole=change.state[patch.section][patch.name])
-            self._show(patch.name)
+            self.world.show(patch.name, _SHOWN)
             keys.append(key)
         return keys
-
-    def _show(self, name: str) -> None:
-        """Let expressions see under a name what the flattened view has there."""
-        self.world.alias(name, f"computed.{name}", f"raw.{name}", f"state.{name}", name)
 
     def _recompute(self, attempt: _Attempt, touched: Iterable[str], version: int) -> None:
         """In dependency order: a queue of positions, which grows by the readers of what changed."""
@@ -228,7 +224,7 @@ class Reactive:
             if not self._refresh(attempt, name, version):
                 continue
             attempt.changed.append(name)
-            self._show(name)
+            self.world.show(name, _SHOWN)
             for reader in self.graph.readers(f"computed.{name}"):
                 if position[reader] not in queued:
                     queued.add(position[reader])

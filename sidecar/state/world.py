@@ -87,8 +87,12 @@ class World:
             self._removed.add(name)
 
     def alias(self, name: str, *of: str) -> None:
-        """Give a value another name for expressions; one copy serves both. It is the first of `of` that has one."""
+        """Give a value another name for expressions; one copy serves both. Of several, the first that is there."""
         self._aliases[name] = next((key for key in of if key in self._values), of[-1])
+
+    def show(self, name: str, sections: Sequence[str]) -> None:
+        """Let expressions see under a name what the first of these sections has there."""
+        self.alias(name, *(f"{section}.{name}" for section in sections), name)
 
     def get(self, name: str) -> Any:
         """The value that expressions see under a name; None where there is none."""
