@@ -19,7 +19,7 @@ from sidecar.engine.boundary import RunEnds
 from sidecar.engine.cursor.actions import Action, Boundary, Execute, Finished, Parallel
 from sidecar.engine.ending import clear_stale_signals, decide, decide_early, end_run, end_unloadable, previous_status
 from sidecar.engine.execution import REQUEST, Execution, locked, prepare_resume, refuse_second, watching
-from sidecar.engine.handout import Report
+from sidecar.engine.handout import StepReport
 from sidecar.engine.owner import Owner
 from sidecar.engine.parallel import open_batches, stands_at
 from sidecar.engine.replay import load, pass_boundaries
@@ -39,37 +39,39 @@ _LOCKED_JOURNAL_S = 10.0  # how long a call waits for a journal that is locked; 
 _WHICH_TASK = "the one that you are given with this prompt"  # one prompt serves all tasks of a step
 
 
-def begin(owner: Owner, run_id: str, image: Run) -> None:
+def begin(owner: Owner, run_id: str, run: Run) -> None:
     """Journal the start of a run that an agent drives, with its first checkpoint. The caller has its run lock."""
-    run = owner.journal.run(run_id)
+    stored = owner.journal.run(run_id)
     with owner.database.transaction():
-        details = {name: value for name, value in run.details.items() if name != REQUEST}
+        details = {name: value for name, value in stored.details.items() if name != REQUEST}
         owner.journal.change(run_id, details=details, driver="agent")
-        owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": previous_status(owner.journal, run)})
-        owner.transformations.add(run_id, image.states.take_traces())
-        owner.checkpoints.save(run_id, {**image.to_json(), "seq": owner.journal.last_seq(run_id)})
+        owner.journal.begin(
+            run_id, {"workflow": stored.workflow, "previous_status": previous_status(owner.journal, stored)}
+        )
+        owner.transformations.add(run_id, run.states.take_traces())
+        owner.checkpoints.save(run_id, {**run.to_json(), "seq": owner.journal.last_seq(run_id)})
 
 
 def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = False) -> None:
     """Resume an open run that no process executes, from its last boundary: from now on an agent drives it. Steps that
     were handed out are handed out anew. The caller has its run lock."""
-    run = owner.journal.run(run_id)
-    approval.check(owner.journal, run, feedback=feedback, approve=approve)
-    refuse_second(owner.journal, owner.root, run.workflow, run.workspace, run_id)
-    run_lock.keep_open(owner.root, run_id, workspace=run.workspace, driver="agent")
+    stored = owner.journal.run(run_id)
+    approval.check(owner.journal, stored, feedback=feedback, approve=approve)
+    refuse_second(owner.journal, owner.root, stored.workflow, stored.workspace, run_id)
+    run_lock.keep_open(owner.root, run_id, workspace=stored.workspace, driver="agent")
     if feedback is not None:
         feedback = owner.mask_of(run_id).masked_text(feedback)
-    image = load(owner, run)
+    run = load(owner, stored)
     try:
         with owner.database.transaction():
             for held in owner.handouts.all_held(run_id):
                 owner.handouts.take_back(run_id, held.task_id)
-            prepare_resume(owner, run, image, feedback, approve=approve)
-            if run.status == "running":
+            prepare_resume(owner, stored, run, feedback, approve=approve)
+            if stored.status == "running":
                 owner.journal.end(run_id, "interrupted", reason="its owner died")
-            begin(owner, run_id, image)
+            begin(owner, run_id, run)
     finally:
-        image.states.close()
+        run.states.close()
 
 
 class AgentDriven:
@@ -94,7 +96,7 @@ class AgentDriven:
         found = await self._call(lambda: self._next_step(task_id))
         return {"step": None, **self._ended()} if found is None else found
 
-    async def step_complete(self, report: Report) -> Json:
+    async def step_complete(self, report: StepReport) -> Json:
         """A step was done by its agent, or failed there."""
         if self._live is None and self._owner.journal.run(self._run_id).status != "running":
             return not_handed_out(self._owner, self._run_id, report)
@@ -149,26 +151,26 @@ class AgentDriven:
     def _load(self) -> Execution | None:
         """The run as the journal has it now: what is in memory, unless another process wrote. None: it is over."""
         owner = self._owner
-        run = owner.journal.run(self._run_id)
-        if run.status != "running":
+        stored = owner.journal.run(self._run_id)
+        if stored.status != "running":
             self._forget()
             return None
-        if run.driver != "agent":
+        if stored.driver != "agent":
             self._forget()
             raise InputError(f"run {self._run_id} is not yours to drive: workflow_resume makes you its driver")
         last_seq = owner.journal.last_seq(self._run_id)
         if self._loaded is not None and self._loaded.ledger.seq == last_seq:
             return self._loaded
         self._forget()
-        image = load(owner, run)
-        image.main.handed_out = True
-        for thread in image.main.walk():
-            if owner.handouts.held(run.run_id, thread.task_id or "") is not None:
+        run = load(owner, stored)
+        run.main.handed_out = True
+        for thread in run.main.walk():
+            if owner.handouts.held(stored.run_id, thread.task_id or "") is not None:
                 pass_boundaries(thread)  # a step that an agent has was begun: the thread is at it, not before it
         # The agent has been at work since the last event.
         at = owner.journal.events(self._run_id, after=last_seq - 1)[-1].at
-        image.counters.duration_s += max(owner.database.clock() - at, 0.0)
-        self._loaded = Execution(owner, run, image, self._emit)
+        run.counters.duration_s += max(owner.database.clock() - at, 0.0)
+        self._loaded = Execution(owner, stored, run, self._emit)
         self._loaded.ledger.patience_s = _LOCKED_JOURNAL_S
         clear_stale_signals(self._loaded)
         return self._loaded
@@ -213,14 +215,14 @@ class AgentDriven:
 
     def _ended(self) -> Json:
         if self._live is None:
-            run = self._owner.journal.run(self._run_id)
-            return {"status": run.status, "reason": run.reason or ""}
+            stored = self._owner.journal.run(self._run_id)
+            return {"status": stored.status, "reason": stored.reason or ""}
         ending = self._live.ending
         return {"status": ending.status if ending else "interrupted", "reason": ending.reason if ending else ""}
 
     def _over_in_live(self, task_id: str | None) -> Json | None:
         """None where an agent does the task. A step that the sidecar itself does is not handed out."""
-        main = self._execution.image.main
+        main = self._execution.run.main
         threads = [thread for thread in main.walk() if thread.task_id == task_id and not thread.reported]
         if any(thread.handed_out for thread in threads):
             return None
@@ -244,7 +246,7 @@ class AgentDriven:
     # --- a step is handed out
 
     async def _next_step(self, task_id: str | None) -> Json:
-        self._execution.gate.check("abort-only")
+        self._execution.guard.check("abort-only")
         thread = self._thread(task_id)
         if thread is None:
             return {"step": None, "status": "completed", "reason": f"task {task_id} is done"}
@@ -261,7 +263,7 @@ class AgentDriven:
 
     def _thread(self, task_id: str | None) -> Thread | None:
         """The thread of a task; None where it is over. InputError for a task that never was."""
-        main, batches = self._execution.image.main, self._execution.batches
+        main, batches = self._execution.run.main, self._execution.batches
         if not task_id:
             return main
         for parent in main.walk():
@@ -288,7 +290,7 @@ class AgentDriven:
                 ending = await decide(execution, action)
                 if ending is not None:
                     raise RunEnds(ending)
-                thread = execution.image.main  # the workflow starts again
+                thread = execution.run.main  # the workflow starts again
                 continue
             assert isinstance(action, Execute | Parallel)
             key = _key(thread, action)
@@ -325,7 +327,7 @@ class AgentDriven:
         batches.record_begin(thread, action)
         children = [batches.create(thread, action, index, handed_out=True) for index in action.todo]
         context = steps.task_context(thread)
-        description = execution.image.task_definition(children[0]).description
+        description = execution.run.task_definition(children[0]).description
         given = {"workflow_id": self._run_id, "task_id": _WHICH_TASK}
         if description.strip():
             given["description"] = description
@@ -340,12 +342,12 @@ class AgentDriven:
             description=description,
             attempt=execution.ledger.start,  # no attempt is journalled: another execution takes it back
             task_id=thread.task_id,
-            additions=execution.image.additions.get(key, ()),
+            additions=execution.run.additions.get(key, ()),
         )
 
     async def _with_feedback(self, thread: Thread, held: Handout) -> Any:
         """A step that is handed out already, with the feedback since; the same step in all else."""
-        texts = list(self._execution.image.pending_feedback)
+        texts = list(self._execution.run.pending_feedback)
         if not texts:
             return held.step
         self._execution.interpreter.steps.use_feedback(held.key)
@@ -368,7 +370,7 @@ class AgentDriven:
 
     # --- a step is reported
 
-    async def _step_complete(self, report: Report) -> Json:
+    async def _step_complete(self, report: StepReport) -> Json:
         held = next(
             (
                 one
@@ -391,7 +393,7 @@ class AgentDriven:
                 return {"success": True, "message": "its tasks were all done already"}
         return {"success": True}
 
-    async def _report_step(self, thread: Thread, action: Execute, held: Handout, report: Report) -> None:
+    async def _report_step(self, thread: Thread, action: Execute, held: Handout, report: StepReport) -> None:
         steps, result = self._execution.interpreter.steps, report.result
         attempt = self._execution.ledger.attempts(held.key)
         if report.status == "failed":
@@ -409,7 +411,7 @@ class AgentDriven:
             if thread.cursor.is_over:
                 await self._end_task(thread)
 
-    async def _report_tasks(self, thread: Thread, action: Parallel, report: Report) -> None:
+    async def _report_tasks(self, thread: Thread, action: Parallel, report: StepReport) -> None:
         """All tasks of a step are reported as failed; InputError where they are reported as done, and are not."""
         open_tasks = [
             child for child in list(thread.children.values()) if child.place and child.place[1] in action.todo
@@ -447,23 +449,23 @@ class AgentDriven:
 
     def _is_held_back(self, thread: Thread) -> bool:
         """Whether a task is not to begin, because a stop is requested. RunEnds where no task is under way."""
-        if not self._execution.image.main.handed_out or thread.parent is None or not _is_fresh(thread):
+        if not self._execution.run.main.handed_out or thread.parent is None or not _is_fresh(thread):
             return False
         self._check_stop(thread)
-        return self._execution.gate.stop_requested()
+        return self._execution.guard.stop_requested()
 
     def _check_stop(self, thread: Thread) -> None:
         """RunEnds where a stop is requested, the run is at the tasks of one step, and none of them is under way."""
-        main, gate = self._execution.image.main, self._execution.gate
+        main, guard = self._execution.run.main, self._execution.guard
         action = main.cursor.action
         waits = main.handed_out and isinstance(action, Parallel) and action.stoppable
-        if not waits or main not in (thread, thread.parent) or not gate.stop_requested():
+        if not waits or main not in (thread, thread.parent) or not guard.stop_requested():
             return
         if all(each is main or _is_fresh(each) or each.cursor.is_over for each in main.walk()):
-            raise gate.stopped()
+            raise guard.stopped()
 
 
-def not_handed_out(owner: Owner, run_id: str, report: Report) -> Json:
+def not_handed_out(owner: Owner, run_id: str, report: StepReport) -> Json:
     """The reply to a report of a step that is not handed out. It was reported before: that is no error. InputError: it
     was taken back, or was never handed out."""
     last = Steps(owner.database).last(run_id, report.step_id)
@@ -474,11 +476,11 @@ def not_handed_out(owner: Owner, run_id: str, report: Report) -> Json:
             f"attempt {report.attempt} at step {report.step_id!r} was taken back: somebody else went on with the run. "
             "This report has changed nothing; workflow_get_next_step says what is to be done now"
         )
-    run = owner.journal.run(run_id)
-    if run.driver == "server" and run.status in OPEN:
+    stored = owner.journal.run(run_id)
+    if stored.driver == "server" and stored.status in OPEN:
         raise InputError(f"run {run_id} is not yours to drive any more: the sidecar itself goes on with it")
-    if run.status != "running":
-        raise InputError(f"run {run_id} is {run.status}: {run.reason or 'it takes no more steps'}")
+    if stored.status != "running":
+        raise InputError(f"run {run_id} is {stored.status}: {stored.reason or 'it takes no more steps'}")
     raise InputError(f"step {report.step_id!r} is not handed out; workflow_get_next_step says which one is")
 
 

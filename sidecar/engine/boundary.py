@@ -54,12 +54,12 @@ class RunEnds(Exception):  # noqa: N818 - not an error
         self.ending = ending
 
 
-class Gate:
+class Guard:
     """Checks the signals and the limits of one run."""
 
-    def __init__(self, board: Board, image: Run, limits: RunLimits) -> None:
+    def __init__(self, board: Board, run: Run, limits: RunLimits) -> None:
         self.board = board
-        self._image = image
+        self._run = run
         self._limits = limits
         self._since = time.monotonic()
 
@@ -95,27 +95,27 @@ class Gate:
     def check_limits(self, step: StepBase | None = None, *, iterates: bool = False) -> None:
         """RunEnds where the next step would exceed a limit. Without a step: an agent is about to do a whole task."""
         self.tick()
-        image, limits = self._image, self._limits
+        run, limits = self._run, self._limits
         by_agent = step is None or isinstance(step, AgentStep | ApplyHints)
         counts = step is not None and not iterates and not isinstance(step, _UNCOUNTED)
         if counts and limits.max_transitions is not None:
-            _check("max_transitions", limits.max_transitions, image.transitions, "steps")
+            _check("max_transitions", limits.max_transitions, run.transitions, "steps")
         if iterates and limits.max_iterations is not None:
-            _check("max_iterations", limits.max_iterations, image.iterations, "iterations")
+            _check("max_iterations", limits.max_iterations, run.iterations, "iterations")
         if by_agent:
-            _check("max_cost_usd", limits.max_cost_usd, image.counters.cost_usd, "USD")
-        _check("max_duration", limits.max_duration_s, image.counters.duration_s, "s")
+            _check("max_cost_usd", limits.max_cost_usd, run.counters.cost_usd, "USD")
+        _check("max_duration", limits.max_duration_s, run.counters.duration_s, "s")
 
     def tick(self) -> None:
         """Count the time that has passed."""
         now = time.monotonic()
-        self._image.counters.duration_s += now - self._since
+        self._run.counters.duration_s += now - self._since
         self._since = now
 
     def time_left_s(self) -> float | None:
         """How long the run may still take; None: no limit."""
         most = self._limits.max_duration_s
-        return None if most is None else max(_number(most) - self._image.counters.duration_s, 0.0)
+        return None if most is None else max(_number(most) - self._run.counters.duration_s, 0.0)
 
     def out_of_time(self) -> Ending:
         """The end by `max_duration`."""
@@ -124,7 +124,7 @@ class Gate:
     def cost_left_usd(self) -> float | None:
         """What agents may still cost; None: no limit."""
         most = self._limits.max_cost_usd
-        return None if most is None else max(most - self._image.counters.cost_usd, 0.0)
+        return None if most is None else max(most - self._run.counters.cost_usd, 0.0)
 
 
 def ending_by(request: Request, subject: Subject) -> Ending:
@@ -146,15 +146,15 @@ def iterations_exhausted(action: LimitReached) -> Ending:
     return Ending("failed", reason, limit="max_iterations")
 
 
-def board_of(owner: Owner, run: StoredRun, report: Callable[[str], None] = lambda _: None) -> Board:
+def board_of(owner: Owner, stored: StoredRun, report: Callable[[str], None] = lambda _: None) -> Board:
     """What is requested of a run since its last beginning, the stop that was noted for it included."""
-    mark = run_lock.mark(owner.root, run.run_id)
-    directories = layout.signal_directories(owner.root, run.run_id, run.workspace)
-    subject = Subject(run.run_id, directories, mark.standing if mark else frozenset())
-    noted, request = run.details.get(NOTED_STOP), None
-    if noted and noted["start"] == run.start:
+    mark = run_lock.mark(owner.root, stored.run_id)
+    directories = layout.signal_directories(owner.root, stored.run_id, stored.workspace)
+    subject = Subject(stored.run_id, directories, mark.standing if mark else frozenset())
+    noted, request = stored.details.get(NOTED_STOP), None
+    if noted and noted["start"] == stored.start:
         request = Request("stop", noted["reason"], "file", noted["since"], None)
-    return Board(subject, taken=owner.journal.signals(run.run_id), noted=request, report=report)
+    return Board(subject, taken=owner.journal.signals(stored.run_id), noted=request, report=report)
 
 
 def _check(name: str, most: float | str | None, now: float, unit: str) -> None:

@@ -58,7 +58,7 @@ async def decide_early(execution: Execution, ending: Ending) -> Ending | None:
         execution.board.look()
         request = execution.board.request
         if request is not None and request.kind == "abort":
-            return execution.gate.aborted()
+            return execution.guard.aborted()
         if ending.status == "stopped" and request is None:
             execution.batches.go_on()
             return None
@@ -71,22 +71,22 @@ async def decide_early(execution: Execution, ending: Ending) -> Ending | None:
 
 
 async def _workflow_restarts(execution: Execution) -> bool:
-    image = execution.image
-    handling = image.definition.workflow.error_handling
-    if handling.on_error != "retry_workflow" or image.main.exited:
+    run = execution.run
+    handling = run.definition.workflow.error_handling
+    if handling.on_error != "retry_workflow" or run.main.exited:
         return False
-    view = image.states[()].view({})
+    view = run.states[()].view({})
     try:
         rounds, delay_s = int(view.value(handling.retry_count)), view.seconds(handling.retry_delay_s) or 0.0
     except (SidecarError, ValueError, TypeError, OverflowError) as error:  # the last: Infinity is no number of times
         execution.warn(f"it is not known how often the workflow is to be retried: {error}")
         return False
-    if image.counters.round > rounds:
+    if run.counters.round > rounds:
         return False
     execution.ledger.commit(durable=True)
     await anyio.sleep(delay_s)
-    execution.ledger.record(kinds.WORKFLOW_RETRIED, round=image.counters.round + 1)
-    image.restart(execution.run.inputs)
+    execution.ledger.record(kinds.WORKFLOW_RETRIED, round=run.counters.round + 1)
+    run.restart(execution.stored.inputs)
     await execution.ledger.checkpoint()
     return True
 
@@ -96,7 +96,7 @@ async def _workflow_restarts(execution: Execution) -> bool:
 
 async def run_failure_steps(execution: Execution, error: Error) -> Ending:
     """Run the failure steps of the workflows that the run is in, the innermost first; the run then ends as failed."""
-    main, interpreter = execution.image.main, execution.interpreter
+    main, interpreter = execution.run.main, execution.interpreter
     main.error = error
     await interpreter.run_failure_steps_of_included(main)
     await interpreter.run_failure_steps(main, ON_FAILURE, (), {"error": error})
@@ -109,7 +109,7 @@ async def run_failure_steps(execution: Execution, error: Error) -> Ending:
 
 async def end_run(execution: Execution, ending: Ending) -> Ending:
     """Write the end of an execution; the result is the ending as it was journalled."""
-    execution.gate.tick()
+    execution.guard.tick()
     ending = _as_journalled(ending, execution.mask)
     data = {name: value for name, value in (("limit", ending.limit), ("waits", ending.waits)) if value}
     taken: list[Signal] = []
@@ -125,20 +125,25 @@ async def end_run(execution: Execution, ending: Ending) -> Ending:
 
 
 def end_unheld(
-    owner: Owner, run: StoredRun, ending: Ending, on_event: Callable[[RunEvent], None], *, wait_s: float | None = None
+    owner: Owner,
+    stored: StoredRun,
+    ending: Ending,
+    on_event: Callable[[RunEvent], None],
+    *,
+    wait_s: float | None = None,
 ) -> Ending:
     """The same for an open run that no process executes: its last checkpoint stays. The caller has the run lock.
     `wait_s`: how long to wait for a locked journal."""
-    board = board_of(owner, run, owner.report)
+    board = board_of(owner, stored, owner.report)
     board.look()
-    ending = _as_journalled(ending, owner.mask_of(run.run_id))
+    ending = _as_journalled(ending, owner.mask_of(stored.run_id))
     taken = _signals_for(board, ending)
     with owner.database.transaction(wait_s=wait_s):
-        for handout in owner.handouts.all_held(run.run_id):
-            owner.handouts.take_back(run.run_id, handout.task_id)
-        event = owner.journal.end_unheld(run.run_id, ending.status, reason=ending.reason)
+        for handout in owner.handouts.all_held(stored.run_id):
+            owner.handouts.take_back(stored.run_id, handout.task_id)
+        event = owner.journal.end_unheld(stored.run_id, ending.status, reason=ending.reason)
         for signal in taken:  # after the end: they belong to the execution that they ended
-            owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind)
+            owner.journal.take_signal(stored.run_id, signal.signal_id, signal.kind)
     on_event(event.run_event)
     _consume_signals(owner, board, ending.status, taken)
     return ending
@@ -153,9 +158,11 @@ def end_unloadable(
     if not isinstance(error, SidecarError):
         run_log.keep_traceback(owner.root, run_id, error, owner.mask_of(run_id))
         reason = unexpected(error)
-    run = owner.journal.run(run_id)
-    if run.status != "running":
-        owner.journal.begin(run_id, {"workflow": run.workflow, "previous_status": previous_status(owner.journal, run)})
+    stored = owner.journal.run(run_id)
+    if stored.status != "running":
+        owner.journal.begin(
+            run_id, {"workflow": stored.workflow, "previous_status": previous_status(owner.journal, stored)}
+        )
     for event in owner.journal.events(run_id, after=last_seq):
         on_event(event.run_event)
     return end_unheld(owner, owner.journal.run(run_id), Ending("failed", reason), on_event)
@@ -216,10 +223,10 @@ def _consume_signals(
 # --- signals for runs that no process executes
 
 
-def ending_of_unheld(owner: Owner, run: StoredRun) -> Ending | None:
+def ending_of_unheld(owner: Owner, stored: StoredRun) -> Ending | None:
     """How an open run ends that no process executed until now, where a signal applies to it. The caller has its run
     lock."""
-    board = board_of(owner, run)
+    board = board_of(owner, stored)
     board.look()
     request = board.request
     return ending_by(request, board.subject) if request is not None else None
@@ -262,54 +269,54 @@ def apply_to_unheld(owner: Owner, signal: Signal) -> list[str]:
 
 def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
     """Whether the run, which is locked, has ended by the signal."""
-    run = owner.journal.find(run_id)
-    if run is None:  # its owner died before the journal had the run
+    stored = owner.journal.find(run_id)
+    if stored is None:  # its owner died before the journal had the run
         run_lock.forget(owner.root, run_id)
         return False
-    if run.status not in OPEN:  # its owner died between the end in the journal and this mark
+    if stored.status not in OPEN:  # its owner died between the end in the journal and this mark
         run_lock.end(owner.root, run_id)
         return False
-    board = board_of(owner, run)
+    board = board_of(owner, stored)
     board.look()
     request = board.request
     if board.verdict(signal) != "applies" or request is None:  # None: the file was removed meanwhile
         return False
     if request.kind == "stop" and owner.handouts.all_held(run_id):
-        _note_stop(owner, run, signal)
+        _note_stop(owner, stored, signal)
         return False
-    end_unheld(owner, run, ending_by(request, board.subject), owner.emit, wait_s=_LOCK_WAIT_S)
+    end_unheld(owner, stored, ending_by(request, board.subject), owner.emit, wait_s=_LOCK_WAIT_S)
     return True
 
 
-def _note_stop(owner: Owner, run: StoredRun, signal: Signal) -> None:
+def _note_stop(owner: Owner, stored: StoredRun, signal: Signal) -> None:
     """Keep a stop for a run of which an agent has a step in hand: it ends at its next boundary, or when it changes
     driver. The file does not wait for that: an agent that never reports would leave it there for the next run."""
-    signal.reason = owner.mask_of(run.run_id).masked_text(signal.reason)
-    noted = {"signal_id": signal.signal_id, "reason": signal.reason, "since": signal.arrived_at, "start": run.start}
+    signal.reason = owner.mask_of(stored.run_id).masked_text(signal.reason)
+    noted = {"signal_id": signal.signal_id, "reason": signal.reason, "since": signal.arrived_at, "start": stored.start}
     data = {"signal": "stop", "reason": signal.reason, "source": "file", "path": signal.path}
     with owner.database.transaction(wait_s=_LOCK_WAIT_S):
-        owner.journal.take_signal(run.run_id, signal.signal_id, signal.kind, "noted")
-        owner.journal.change(run.run_id, details={**run.details, NOTED_STOP: noted})
+        owner.journal.take_signal(stored.run_id, signal.signal_id, signal.kind, "noted")
+        owner.journal.change(stored.run_id, details={**stored.details, NOTED_STOP: noted})
         # A process that has the run in memory loads it again after an event that is not its own.
-        event = owner.journal.append(run.run_id, kinds.SIGNAL, data)
+        event = owner.journal.append(stored.run_id, kinds.SIGNAL, data)
     owner.emit(event.run_event)
-    consume(owner.root, signal, run.run_id, "running")
+    consume(owner.root, signal, stored.run_id, "running")
 
 
 # --- beginnings
 
 
-def previous_status(journal: Journal, run: StoredRun) -> str:
+def previous_status(journal: Journal, stored: StoredRun) -> str:
     """The status that a run had before it is resumed: the resume of one that had ended has made it pending."""
-    last = journal.last_end(run.run_id) if run.status == "pending" else None
-    return str(last.data["status"]) if last is not None else run.status
+    last = journal.last_end(stored.run_id) if stored.status == "pending" else None
+    return str(last.data["status"]) if last is not None else stored.status
 
 
-def revert_beginning(root: str, journal: Journal, run: StoredRun) -> None:
+def revert_beginning(root: str, journal: Journal, stored: StoredRun) -> None:
     """A run that had ended is not resumed after all: it gets its former status again. The caller has its run lock."""
-    if run.status == "pending" and run.start:
-        journal.take_back_beginning(run.run_id)
-        run_lock.end(root, run.run_id)
+    if stored.status == "pending" and stored.start:
+        journal.take_back_beginning(stored.run_id)
+        run_lock.end(root, stored.run_id)
 
 
 def _read(board: Board, *signal_kinds: Literal["stop", "abort"]) -> list[Signal]:

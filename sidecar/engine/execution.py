@@ -17,7 +17,7 @@ import anyio
 
 from sidecar.agents.output import Secrets
 from sidecar.engine import approval
-from sidecar.engine.boundary import Ending, Gate, RunEnds, board_of
+from sidecar.engine.boundary import Ending, Guard, RunEnds, board_of
 from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.owner import Owner
@@ -48,8 +48,8 @@ class Execution:
     def __init__(
         self,
         owner: Owner,
-        run: StoredRun,
-        image: Run,
+        stored: StoredRun,
+        run: Run,
         on_events: Callable[[Sequence[RunEvent]], None],
         *,
         person: AskablePerson | None = None,
@@ -59,52 +59,52 @@ class Execution:
         """`mcp`: leads the MCP clients of its agents to it. `replies_sent` waits until agents that called have their
         replies: an abort that an agent requests comes after the reply."""
         self.owner = owner
+        self.stored = stored
         self.run = run
-        self.image = image
         self.replies_sent = replies_sent
         self.lost: StoreError | None = None  # why the journal cannot be written
         self.ending: Ending | None = None  # how it is to end, as soon as that is known
         self.scope = anyio.CancelScope()  # around the interpreter: an abort cancels it
         self._on_events = on_events
-        secrets = owner.secrets_of(run)
-        self.mask = owner.masks[run.run_id] = Secrets(secrets)
+        secrets = owner.secrets_of(stored)
+        self.mask = owner.masks[stored.run_id] = Secrets(secrets)
         self.ledger = Ledger(
             owner.database,
             owner.journal,
             owner.checkpoints,
             transformations=owner.transformations,
-            run=image,
-            run_id=run.run_id,
+            run=run,
+            run_id=stored.run_id,
             on_events=on_events,
             mask=self.mask,
         )
-        self.board = board_of(owner, run, self.warn)
+        self.board = board_of(owner, stored, self.warn)
         self.processes = Processes(
             owner.supervisor,
             owner.agents,
             self.ledger,
-            image.counters,
+            run.counters,
             self.board.subject.own_directory,
             on_lost=self.lose_journal,
         )
-        owner.on_agent_ended[run.run_id] = self.processes.agent_ended
+        owner.on_agent_ended[stored.run_id] = self.processes.agent_ended
         self._services = RunServices(
             root=owner.root,
-            run_id=run.run_id,
-            workspace=run.workspace,
-            environment=run.details.get("environment") or owner.environment,
+            run_id=stored.run_id,
+            workspace=stored.workspace,
+            environment=stored.details.get("environment") or owner.environment,
             settings=owner.settings,
             secrets=secrets,
             mask=self.mask,
             person=person,
             mcp=mcp,
         )
-        self.gate = Gate(self.board, image, _limits(image))
+        self.guard = Guard(self.board, run, _limits(run))
         self.interpreter = Interpreter(
-            image,
+            run,
             self._services,
             ledger=self.ledger,
-            gate=self.gate,
+            guard=self.guard,
             processes=self.processes,
             emit=self.emit,
             end_run=self.end_now,
@@ -113,9 +113,9 @@ class Execution:
 
     def close(self) -> None:
         """Release the memory: the journal has the run."""
-        self.owner.on_agent_ended.pop(self.run.run_id, None)
-        self.owner.masks.pop(self.run.run_id, None)
-        self.image.states.close()
+        self.owner.on_agent_ended.pop(self.stored.run_id, None)
+        self.owner.masks.pop(self.stored.run_id, None)
+        self.run.states.close()
 
     @asynccontextmanager
     async def services(self) -> AsyncIterator[None]:
@@ -195,13 +195,13 @@ class Execution:
         self.emit_unjournalled(kinds.WARNING, {"text": text})
 
     def _emit_now(self, kind: str, data: dict[str, Any]) -> None:
-        self._on_events([RunEvent(self.run.run_id, kind, self.owner.database.clock(), data)])
+        self._on_events([RunEvent(self.stored.run_id, kind, self.owner.database.clock(), data)])
 
 
-def _limits(image: Run) -> RunLimits:
+def _limits(run: Run) -> RunLimits:
     """The limits of the workflow, their templates evaluated."""
-    limits = image.definition.workflow.limits
-    view = image.states[()].view({})
+    limits = run.definition.workflow.limits
+    view = run.states[()].view({})
     found = {name: view.value(getattr(limits, name)) for name in ("max_iterations", "max_transitions")}
     for name, value in found.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -255,36 +255,36 @@ def refuse_second(journal: Journal, root: str, workflow: str, workspace: str | N
             )
 
 
-def _uses_workspace(root: str, run: StoredRun) -> bool:
-    if run_lock.is_live(root, run.run_id) or run.status == "paused":
+def _uses_workspace(root: str, stored: StoredRun) -> bool:
+    if run_lock.is_live(root, stored.run_id) or stored.status == "paused":
         return True
-    if run.status == "pending":
-        return time.time() - run.created_at < _BEGIN_S
-    if run.status == "running" and run.driver == "agent":
+    if stored.status == "pending":
+        return time.time() - stored.created_at < _BEGIN_S
+    if stored.status == "running" and stored.driver == "agent":
         return True
     # Its owner is gone. A run that began in a terminal may begin anew there; a detached one is resumed by itself.
-    return run.status in ("running", "interrupted") and bool(run.details.get("detached"))
+    return stored.status in ("running", "interrupted") and bool(stored.details.get("detached"))
 
 
-def prepare_resume(owner: Owner, run: StoredRun, image: Run, feedback: str | None, *, approve: bool = False) -> None:
+def prepare_resume(owner: Owner, stored: StoredRun, run: Run, feedback: str | None, *, approve: bool = False) -> None:
     """At a resume: back to the last boundary, with the feedback of a person. Nothing where the run has not begun."""
-    if not run.start:
+    if not stored.start:
         return
-    wanted = image.definition.workflow.on_resume
-    ended = image.main.cursor.state.ending
+    wanted = run.definition.workflow.on_resume
+    ended = run.main.cursor.state.ending
     past_failure = ended is not None and ended.status == "failed" and not wanted.retry_failed_steps
     back_to_boundary(
-        image.main,
-        interrupted=run.status in ("running", "interrupted"),
+        run.main,
+        interrupted=stored.status in ("running", "interrupted"),
         reset_error_counts=wanted.reset_error_counts,
         past_failure=past_failure,
     )
-    image.states.set_feedback(feedback)
-    gate = approval.gate_of(owner.journal, run)
+    run.states.set_feedback(feedback)
+    gate = approval.gate_of(owner.journal, stored)
     if gate is not None:
-        image.add_answer(gate["step"], approval.answer_text(gate, feedback, approved=approve))
+        run.add_answer(gate["step"], approval.answer_text(gate, feedback, approved=approve))
     elif feedback is not None:
-        image.pending_feedback.append(feedback)
+        run.pending_feedback.append(feedback)
 
 
 # --- during an execution: what may end it in the middle of a step
@@ -314,7 +314,7 @@ async def _watch_signals(execution: Execution) -> None:
         if request is not None and request.kind == "abort":
             if execution.replies_sent is not None:  # an agent that requested it through us gets its reply first
                 await execution.replies_sent()
-            execution.end_now(execution.gate.aborted())
+            execution.end_now(execution.guard.aborted())
         if request is not emitted:
             _emit_request(execution, request, emitted)
             emitted = request
@@ -333,12 +333,12 @@ def _emit_request(execution: Execution, request: Request | None, before: Request
 async def _watch_time(execution: Execution) -> None:
     """End the run at the limit of its time; boundaries check it too, this is for a step that takes too long."""
     while True:
-        execution.gate.tick()
-        left_s = execution.gate.time_left_s()
+        execution.guard.tick()
+        left_s = execution.guard.time_left_s()
         if left_s is None:
             return
         if left_s <= 0:
-            execution.end_now(execution.gate.out_of_time())
+            execution.end_now(execution.guard.out_of_time())
             return
         await anyio.sleep(left_s)
 

@@ -468,7 +468,7 @@ _INSTRUCTIONS: dict[str, Callable[[Mapping[str, Any]], tuple[list[str], str | No
 # --- what an agent reports
 
 
-class Report(NamedTuple):
+class StepReport(NamedTuple):
     """What an agent says of a step that it was handed."""
 
     step_id: str

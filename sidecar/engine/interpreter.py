@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from sidecar.catalog import workflows
-from sidecar.engine.boundary import Ending, Gate, RunEnds, iterations_exhausted
+from sidecar.engine.boundary import Ending, Guard, RunEnds, iterations_exhausted
 from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import (
     Action,
@@ -62,7 +62,7 @@ class Interpreter:
         services: RunServices,
         *,
         ledger: Ledger,
-        gate: Gate,
+        guard: Guard,
         processes: Processes,
         emit: Callable[[str, dict[str, Any]], None],
         end_run: Callable[[Ending], None],
@@ -70,14 +70,14 @@ class Interpreter:
         """`end_run`: called where a task ends the run, whose main thread may be busy elsewhere."""
         self.run = run
         self.ledger = ledger
-        self.gate = gate
+        self.guard = guard
         self.processes = processes
-        self.steps = StepRunner(run, services, ledger=ledger, gate=gate, processes=processes, emit=emit)
+        self.steps = StepRunner(run, services, ledger=ledger, guard=guard, processes=processes, emit=emit)
         self.batches = Batches(
             run,
             self.steps,
             ledger=ledger,
-            gate=gate,
+            guard=guard,
             processes=processes,
             run_task=self._run_task,
             end_run=end_run,
@@ -161,9 +161,9 @@ class Interpreter:
         if ending is not None and thread is self.run.main:
             raise RunEnds(ending)
         iterates = thread.cursor.state.frames[-1].phase == "iteration"
-        self.gate.check(action.kind)
+        self.guard.check(action.kind)
         if not thread.is_failure_thread:
-            self.gate.check_limits(action.step, iterates=iterates)
+            self.guard.check_limits(action.step, iterates=iterates)
         if iterates:
             count, most = thread.cursor.loops[-1], None
             if isinstance(action.step, While):
@@ -292,7 +292,7 @@ class Interpreter:
         assert child.place is not None
         step = child.parent.cursor.state.batches[child.place[0]].step
         while True:
-            self.gate.check_limits()
+            self.guard.check_limits()
             self.steps.use_feedback(child.key)
             with self.steps.redirectable(child.key) as scope, self.steps.attempt(step) as tried:
                 taken = await run_task_agent(

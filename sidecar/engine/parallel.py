@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from sidecar.catalog import workflows
 from sidecar.catalog.workflows import Definition
-from sidecar.engine.boundary import Ending, Gate, RunEnds
+from sidecar.engine.boundary import Ending, Guard, RunEnds
 from sidecar.engine.cursor.actions import Parallel
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import Error
@@ -49,7 +49,7 @@ class Batches:
         steps: StepRunner,
         *,
         ledger: Ledger,
-        gate: Gate,
+        guard: Guard,
         processes: Processes,
         run_task: Callable[[Thread], Awaitable[Error | None]],
         end_run: Callable[[Ending], None],
@@ -58,7 +58,7 @@ class Batches:
         self._run = run
         self._steps = steps
         self._ledger = ledger
-        self._gate = gate
+        self._guard = guard
         self._processes = processes
         self._run_task = run_task
         self._end_run = end_run
@@ -99,8 +99,8 @@ class Batches:
                 if self.pause is not None:
                     raise RunEnds(self.pause)
                 current = thread.cursor.action
-                if isinstance(current, Parallel) and current.stoppable and self._gate.stop_requested():
-                    raise self._gate.stopped()
+                if isinstance(current, Parallel) and current.stoppable and self._guard.stop_requested():
+                    raise self._guard.stopped()
             await self._changed.wait()
         await self.cancelled_over(thread)
 
@@ -219,7 +219,7 @@ class Batches:
                 return
             if index in taken:
                 continue
-            if self._gate.stop_requested() and action.stoppable:
+            if self._guard.stop_requested() and action.stoppable:
                 return
             with self._steps.attempt(action.step) as tried:
                 handed_out = self.need_agent(thread, action, "server")

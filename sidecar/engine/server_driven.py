@@ -94,25 +94,25 @@ class ServerDriven:
             files.recover(directory)  # before signals are read: it may be what ends the run
         with run_lock.RunLock(root, self.run_id) as lock:
             await free(owner.database)  # so that what follows does not block the event loop
-            run = owner.journal.run(self.run_id)  # no other process changes it from now on
-            if (ending := self._not_executed(run)) is not None:
+            stored = owner.journal.run(self.run_id)  # no other process changes it from now on
+            if (ending := self._not_executed(stored)) is not None:
                 return ending
-            approval.check(owner.journal, run, feedback=self._feedback, approve=self._approve)
-            refuse_second(owner.journal, root, run.workflow, run.workspace, self.run_id)
+            approval.check(owner.journal, stored, feedback=self._feedback, approve=self._approve)
+            refuse_second(owner.journal, root, stored.workflow, stored.workspace, self.run_id)
             self._log = RunLog(root, self.run_id)
             try:
-                return await self._execute(run, lock)
+                return await self._execute(stored, lock)
             finally:
                 self._log.close()
 
-    async def _execute(self, run: StoredRun, lock: run_lock.RunLock) -> Ending:
+    async def _execute(self, stored: StoredRun, lock: run_lock.RunLock) -> Ending:
         last_seq = self.owner.journal.last_seq(self.run_id)
         try:
-            execution = self.execution = await self._start(run)
+            execution = self.execution = await self._start(stored)
         except StoreError:
             raise
         except DefinitionChanged:
-            revert_beginning(self.owner.root, self.owner.journal, run)
+            revert_beginning(self.owner.root, self.owner.journal, stored)
             raise
         except Exception as error:
             await free(self.owner.database)
@@ -160,7 +160,7 @@ class ServerDriven:
         async with execution.services():
             while True:
                 try:
-                    ending = await decide(execution, await execution.interpreter.walk(execution.image.main))
+                    ending = await decide(execution, await execution.interpreter.walk(execution.run.main))
                 except RunEnds as ends:
                     ending = await decide_early(execution, ends.ending)
                 if ending is not None:
@@ -186,66 +186,68 @@ class ServerDriven:
 
     # --- the start
 
-    def _not_executed(self, run: StoredRun) -> Ending | None:
+    def _not_executed(self, stored: StoredRun) -> Ending | None:
         """Why nothing is executed: the run has ended, was taken back, or a signal came while no process executed it."""
-        if run.status == "completed":
+        if stored.status == "completed":
             return Ending("completed", "it was completed before: nothing is done again", executed=False)
-        if run.status not in OPEN:
-            reason = f"it has ended before anybody executed it ({run.reason or run.status})"
-            return Ending(run.status, reason, executed=False)  # type: ignore[arg-type]  # it is not pending or running
-        if self._request is not None and self._request != (run.details.get(REQUEST) or {}).get("id"):
+        if stored.status not in OPEN:
+            reason = f"it has ended before anybody executed it ({stored.reason or stored.status})"
+            return Ending(stored.status, reason, executed=False)  # type: ignore[arg-type]  # it is not pending or running
+        if self._request is not None and self._request != (stored.details.get(REQUEST) or {}).get("id"):
             raise SidecarError(f"run {self.run_id} was taken back: whoever handed it over waits no longer")
-        run_lock.keep_open(self.owner.root, self.run_id, workspace=run.workspace, driver="server")
-        if run.status == "pending":  # a beginning: a signal ends it before its first step
+        run_lock.keep_open(self.owner.root, self.run_id, workspace=stored.workspace, driver="server")
+        if stored.status == "pending":  # a beginning: a signal ends it before its first step
             return None
-        ending = ending_of_unheld(self.owner, run)
-        return None if ending is None else replace(end_unheld(self.owner, run, ending, self._emit_one), executed=False)
+        ending = ending_of_unheld(self.owner, stored)
+        return (
+            None if ending is None else replace(end_unheld(self.owner, stored, ending, self._emit_one), executed=False)
+        )
 
-    async def _start(self, run: StoredRun) -> Execution:
+    async def _start(self, stored: StoredRun) -> Execution:
         owner = self.owner
-        if run.start:
+        if stored.start:
             owner.database.verify()
-        image = load(owner, run, self._definition)
-        run, data = await when_free(owner.database, lambda: self._journal_start(run, image))
-        execution = Execution(owner, run, image, self._emit, **self._execution_options)
+        run = load(owner, stored, self._definition)
+        stored, data = await when_free(owner.database, lambda: self._journal_start(stored, run))
+        execution = Execution(owner, stored, run, self._emit, **self._execution_options)
         await execution.ledger.checkpoint()
-        kind = kinds.RUN_RESUMED if run.start else kinds.RUN_STARTED
-        self._emit_one(RunEvent(run.run_id, kind, owner.database.clock(), data, execution.ledger.seq))
+        kind = kinds.RUN_RESUMED if stored.start else kinds.RUN_STARTED
+        self._emit_one(RunEvent(stored.run_id, kind, owner.database.clock(), data, execution.ledger.seq))
         return execution
 
-    def _journal_start(self, run: StoredRun, image: Run) -> tuple[StoredRun, dict[str, Any]]:
+    def _journal_start(self, stored: StoredRun, run: Run) -> tuple[StoredRun, dict[str, Any]]:
         """The run as it is then, and the data of the event."""
-        owner, was = self.owner, previous_status(self.owner.journal, run)
+        owner, was = self.owner, previous_status(self.owner.journal, stored)
         if self._feedback is not None:
-            self._feedback = owner.mask_of(run.run_id).masked_text(self._feedback)
-        if run.status == "running":
-            died = run.driver == "server"
+            self._feedback = owner.mask_of(stored.run_id).masked_text(self._feedback)
+        if stored.status == "running":
+            died = stored.driver == "server"
             why = "its owner died" if died else "the agent that drove it was relieved"
-            owner.journal.end(run.run_id, "interrupted", reason=why, data={"owner_died": True} if died else None)
+            owner.journal.end(stored.run_id, "interrupted", reason=why, data={"owner_died": True} if died else None)
             was = "interrupted"
-        prepare_resume(owner, run, image, self._feedback, approve=self._approve)
-        for handout in owner.handouts.all_held(run.run_id):  # the agent that had it is gone
-            owner.handouts.take_back(run.run_id, handout.task_id)
-        data: dict[str, Any] = {"workflow": run.workflow, "previous_status": was, "feedback": self._feedback}
+        prepare_resume(owner, stored, run, self._feedback, approve=self._approve)
+        for handout in owner.handouts.all_held(stored.run_id):  # the agent that had it is gone
+            owner.handouts.take_back(stored.run_id, handout.task_id)
+        data: dict[str, Any] = {"workflow": stored.workflow, "previous_status": was, "feedback": self._feedback}
         data["boot"] = lineage.boot_id()  # how often owners died since the machine was started is counted
         if self._approve:
             data["approved"] = True
-        details = self._details(run)
+        details = self._details(stored)
         if self._definition is not None:  # the next resume uses it, too
             data["with_changes"] = True
             details[CHANGED] = self._definition.record()
-        run = owner.journal.change(run.run_id, details=details, driver="server")
-        owner.journal.begin(run.run_id, data)
-        return run, data
+        stored = owner.journal.change(stored.run_id, details=details, driver="server")
+        owner.journal.begin(stored.run_id, data)
+        return stored, data
 
-    def _details(self, run: StoredRun) -> dict[str, Any]:
+    def _details(self, stored: StoredRun) -> dict[str, Any]:
         """Whose the run is from now on: this terminal's, or detached in the environment that it was given with."""
-        details = {name: value for name, value in run.details.items() if name != REQUEST}
+        details = {name: value for name, value in stored.details.items() if name != REQUEST}
         if self._attached:
             return {**details, "detached": False}
         if self._request is None:
             return details
-        environment = details.get("environment") or run.details[REQUEST]["environment"]
+        environment = details.get("environment") or stored.details[REQUEST]["environment"]
         return {**details, "detached": True, "environment": environment}
 
     # --- from outside, while it is executed
@@ -287,9 +289,7 @@ class ServerDriven:
 
     async def _on_redirect(self, name: str, text: str) -> None:
         execution = self.execution
-        if (
-            execution is None or name in execution.image.redirects
-        ):  # journalled by an owner that died before removing it
+        if execution is None or name in execution.run.redirects:  # journalled by an owner that died before removing it
             return
         try:
             if not self.redirect(text, name):

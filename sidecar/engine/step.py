@@ -12,7 +12,7 @@ import anyio
 
 from sidecar.catalog.workflows import Definition
 from sidecar.engine import run_log
-from sidecar.engine.boundary import Ending, Gate, RunEnds
+from sidecar.engine.boundary import Ending, Guard, RunEnds
 from sidecar.engine.cursor.actions import (
     ActionFailed,
     Answer,
@@ -74,7 +74,7 @@ class StepRunner:
         services: RunServices,
         *,
         ledger: Ledger,
-        gate: Gate,
+        guard: Guard,
         processes: Processes,
         emit: Callable[[str, dict[str, Any]], None],
     ) -> None:
@@ -82,7 +82,7 @@ class StepRunner:
         self.submitted: dict[str, Any] | None = None  # a stage that waits for approval: its step does not complete
         self._run = run
         self._ledger = ledger
-        self._gate = gate
+        self._guard = guard
         self._processes = processes
         self._emit = emit
         self._redirectable: dict[str, anyio.CancelScope] = {}  # of the steps that execute now, by key
@@ -113,9 +113,9 @@ class StepRunner:
         error = tried.error
         if error is None:
             self.complete(thread, action, result, attempt=attempt, defer=True)
-        elif error.get("kind") == "budget" and self._gate.cost_left_usd() == 0:  # not its own budget, but the run's
+        elif error.get("kind") == "budget" and self._guard.cost_left_usd() == 0:  # not its own budget, but the run's
             self._ledger.fail(key, attempt, error)
-            self._gate.check_limits(step)
+            self._guard.check_limits(step)
         else:
             self.fail(thread, step, error, attempt=attempt)
 
@@ -386,7 +386,7 @@ class StepRunner:
             attempt=attempt,
             task_id=task_id,
             additions=tuple(self._run.additions.get(key, ())),
-            cost_left_usd=self._gate.cost_left_usd(),
+            cost_left_usd=self._guard.cost_left_usd(),
             start=partial(processes.start, key=key, task_id=task_id),
             log_path=processes.log_path,
             emit=lambda kind, data: self._emit(kind, {"step": key, "task": task_id, **data}),

@@ -20,7 +20,7 @@ from sidecar.engine.boundary import Ending
 from sidecar.engine.ending import end_run, end_unheld, ending_of_unheld
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.execution import locked
-from sidecar.engine.handout import Report
+from sidecar.engine.handout import StepReport
 from sidecar.engine.replay import load
 from sidecar.engine.run import Run
 from sidecar.engine.steps.user_input import accepted, matching
@@ -200,7 +200,7 @@ class UseCases:
         async with self._driven.driver(run_id).held() as execution:
             if execution is None:
                 raise InputError(f"run {run_id} is {run.status}")
-            waits = {"stage": stage, "output": output, "kind": kind, "step": execution.image.main.step_key()}
+            waits = {"stage": stage, "output": output, "kind": kind, "step": execution.run.main.step_key()}
             execution.ledger.record(kinds.GATE, **waits)
             await end_run(execution, Ending("paused", f"{stage} waits for approval", waits=waits))
         return reply
@@ -263,7 +263,7 @@ class UseCases:
         attempt: int | None = None,
     ) -> Json:
         """A step was done."""
-        report = Report(step_id, status, result, error, task_id, attempt)
+        report = StepReport(step_id, status, result, error, task_id, attempt)
         run = self._run(workflow_id)
         if run.driver == "server" and self.open_here(workflow_id) is None and task_id is None:
             return not_handed_out(self.owner, workflow_id, report)
@@ -304,8 +304,8 @@ class UseCases:
             async with self._driven.driver(run.run_id).held() as execution:
                 if execution is None:
                     raise InputError(f"run {run.run_id} has ended meanwhile: the feedback was not used")
-                execution.image.states.set_feedback(feedback)
-                execution.image.pending_feedback.append(feedback)
+                execution.run.states.set_feedback(feedback)
+                execution.run.pending_feedback.append(feedback)
                 await execution.ledger.checkpoint()
         return await self._resumed(self._run(run.run_id))
 
@@ -418,7 +418,7 @@ class UseCases:
 
     async def write_state(self, execution: Execution, writes: list[Write]) -> Json:
         """Write the run's own state; the computed fields that have another value now."""
-        space = execution.image.states[()]
+        space = execution.run.states[()]
         parsed = [
             Write(paths.parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes
         ]
@@ -485,7 +485,7 @@ class UseCases:
     def _trail(self, run_id: str, field: str | None = None) -> tuple[list[Json], int]:
         """The last computations, and how many there were: what the journal has, and what waits to be written."""
         execution, journalled = self.open_here(run_id), self.owner.transformations
-        waiting = execution.image.states.traces if execution is not None else []
+        waiting = execution.run.states.traces if execution is not None else []
         found = journalled.newest(run_id, _MOST_TRACES, field)
         found += journalled.masked(run_id, [one for one in waiting if field in (None, one["field"])])
         return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
@@ -530,7 +530,7 @@ class _Reading:
             held = await definition_in_thread(owner, owner.journal.run(self._run_id))
         self._live = self._cases.open_here(self._run_id)
         if self._live is not None:  # newer than the journal by what waits to be written
-            return self._live.image
+            return self._live.run
         self._image = load(owner, owner.journal.run(self._run_id))
         del held
         return self._image

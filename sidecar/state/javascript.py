@@ -60,7 +60,7 @@ class Token(NamedTuple):
     partner: int = -1
 
 
-class Tokens(NamedTuple):
+class ScannedTokens(NamedTuple):
     """The tokens of a source, without spaces and comments. `stray`: a closing bracket that nothing opened, or -1."""
 
     tokens: list[Token]
@@ -84,12 +84,12 @@ class Placeholder:
         return f"{{{{ {line if len(line) <= 60 else line[:57] + '…'} }}}}"
 
 
-def scan(source: str) -> Tokens:
+def scan(source: str) -> ScannedTokens:
     """All tokens, brackets paired. It never fails: what is no JavaScript is for the engine to refuse."""
     lexer = _Lexer(source, 0, strict=False)
     while lexer.at < len(source):
         lexer.read_token()
-    return Tokens(lexer.tokens, lexer.stray)
+    return ScannedTokens(lexer.tokens, lexer.stray)
 
 
 def split_template(text: str) -> tuple[str | Placeholder, ...]:

@@ -188,7 +188,7 @@ class Script:
 # Sources and their errors.
 
 
-def _checked_tokens(source: str) -> javascript.Tokens:
+def _checked_tokens(source: str) -> javascript.ScannedTokens:
     """The tokens of a source; ExpressionError where it is nothing that the engine should see."""
     if len(source) > _LONGEST_SOURCE:
         raise ExpressionError(f"it is longer than {_LONGEST_SOURCE // 1024} KiB", kind="syntax")
