@@ -17,7 +17,15 @@ from sidecar.catalog.workflows import Definition
 from sidecar.engine import approval, handout
 from sidecar.engine.boundary import RunEnds
 from sidecar.engine.cursor.actions import Action, Boundary, Execute, Finished, Parallel
-from sidecar.engine.ending import clear_stale_signals, decide, decide_early, end_run, end_unloadable, previous_status
+from sidecar.engine.ending import (
+    clear_stale_signals,
+    decide,
+    decide_early,
+    end_abandoned,
+    end_run,
+    end_unloadable,
+    previous_status,
+)
 from sidecar.engine.execution import REQUEST, Execution, locked, prepare_resume, refuse_second, watching
 from sidecar.engine.handout import StepReport
 from sidecar.engine.owner import Owner
@@ -59,16 +67,10 @@ def resume(owner: Owner, run_id: str, feedback: str | None, *, approve: bool = F
     approval.check(owner.journal, stored, feedback=feedback, approve=approve)
     refuse_second(owner.journal, owner.root, stored.workflow, stored.workspace, run_id)
     run_lock.keep_open(owner.root, run_id, workspace=stored.workspace, driver="agent")
-    if feedback is not None:
-        feedback = owner.mask_of(run_id).masked_text(feedback)
     run = load(owner, stored)
     try:
         with owner.database.transaction():
-            for held in owner.handouts.all_held(run_id):
-                owner.handouts.take_back(run_id, held.task_id)
-            prepare_resume(owner, stored, run, feedback, approve=approve)
-            if stored.status == "running":
-                owner.journal.end(run_id, "interrupted", reason="its owner died")
+            prepare_resume(owner, end_abandoned(owner, stored), run, feedback, approve=approve)
             begin(owner, run_id, run)
     finally:
         run.states.close()

@@ -12,7 +12,7 @@ from sidecar.engine.cursor.actions import LimitReached
 from sidecar.engine.cursor.position import Error
 from sidecar.engine.run import Run
 from sidecar.model.agent import EndReason
-from sidecar.model.steps import AgentStep, ApplyHints, Break, Conditional, Continue, Exit, Loop, StepBase
+from sidecar.model.steps import AGENT_STEPS, Fallible, StepBase
 from sidecar.model.workflow import RunLimits
 from sidecar.signals import files, run_lock
 from sidecar.signals.board import Board, Request, Subject
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sidecar.engine.owner import Owner  # `status` imports this module, and needs no evaluator or supervisor
 
 NOTED_STOP = "noted_stop"  # in a run's details: a stop whose file did not wait for the step that an agent has in hand
-_UNCOUNTED = (Conditional, Loop, Break, Continue, Exit)  # control flow is not counted as steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,8 @@ class Guard:
         """RunEnds where the next step would exceed a limit. Without a step: an agent is about to do a whole task."""
         self.tick()
         run, limits = self._run, self._limits
-        by_agent = step is None or isinstance(step, AgentStep | ApplyHints)
-        counts = step is not None and not iterates and not isinstance(step, _UNCOUNTED)
-        if counts and limits.max_transitions is not None:
+        by_agent = step is None or isinstance(step, AGENT_STEPS)
+        if isinstance(step, Fallible) and limits.max_transitions is not None:
             _check("max_transitions", limits.max_transitions, run.transitions, "steps")
         if iterates and limits.max_iterations is not None:
             _check("max_iterations", limits.max_iterations, run.iterations, "iterations")

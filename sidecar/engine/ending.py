@@ -1,18 +1,20 @@
 """Ends a run: decides how, runs the steps for a failure, then writes checkpoint, journal, receipts and signal files.
 
 The order of these writes matters: after a crash between two of them a signal is applied again, and never lost. Open
-runs that no process executes end here too: in the journal, under their run lock.
+runs that no process executes end here too, in the journal, under their run lock, and so do executions whose process
+died.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import anyio
 
+from sidecar.agents import lineage
 from sidecar.agents.output import Secrets
 from sidecar.engine import run_log
 from sidecar.engine.boundary import NOTED_STOP, Ending, board_of, ending_by, iterations_exhausted
@@ -23,15 +25,17 @@ from sidecar.engine.owner import Owner
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import ON_FAILURE
 from sidecar.engine.step import unexpected
-from sidecar.errors import REPORTED, SidecarError
+from sidecar.errors import REPORTED, SidecarError, StoreError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.signals import files, run_lock
 from sidecar.signals.board import Board
 from sidecar.signals.files import Signal
 from sidecar.signals.receipts import ReceiptProcess, clear_leftovers, clear_other, consume, still_to_take
-from sidecar.store.journal import OPEN, Journal, StoredRun
+from sidecar.store.journal import OPEN, Event, Journal, StoredRun
 
+_MOST_DEATHS = 3  # of owners at the same step
+_PLACES = (kinds.STEP_STARTED, kinds.STEP_COMPLETED, kinds.ITERATION)
 _LOCK_WAIT_S = 0.25  # for a journal that another process has locked; a signal that cannot be applied now stays
 
 
@@ -121,6 +125,24 @@ async def end_run(execution: Execution, ending: Ending) -> Ending:
     await execution.ledger.end(ending.status, ending.reason, take=take, **data)
     if ending.status not in OPEN:
         _consume_signals(execution.owner, execution.board, ending.status, taken, execution.processes)
+    return ending
+
+
+async def end_execution(execution: Execution) -> Ending:
+    """The same where the journal may be lost: listeners get the end then, too. In the journal the run has no owner,
+    which is read as interrupted as well. StoreError: it was to end otherwise."""
+    if execution.lost is None:
+        assert execution.ending is not None
+        try:
+            return await end_run(execution, execution.ending)
+        except StoreError as error:
+            execution.lost = error
+    ending = execution.ending
+    if ending is None or ending.status != "interrupted":
+        ending = Ending("interrupted", str(execution.lost))
+    execution.emit_unjournalled(kinds.RUN_ENDED, {"status": ending.status, "reason": ending.reason})
+    if ending is not execution.ending:
+        raise execution.lost
     return ending
 
 
@@ -218,6 +240,83 @@ def _consume_signals(
         board.report(warning)
     run_lock.end(root, run_id)
     board.cleanup()
+
+
+# --- executions whose process died
+
+
+def end_abandoned(owner: Owner, stored: StoredRun) -> StoredRun:
+    """Journal the end of an execution that no process continues, before another one begins: its owner died, or the
+    agent that drove the run is relieved of it. The run as it is then; nothing where its last execution has an end."""
+    if stored.status != "running":
+        return stored
+    if stored.driver == "server":
+        owner.journal.end(stored.run_id, "interrupted", reason="its owner died", data={"owner_died": True})
+    else:
+        reason = "the agent that drove it was relieved"
+        owner.journal.end(stored.run_id, "interrupted", reason=reason, data={"relieved": True})
+    return owner.journal.run(stored.run_id)
+
+
+def end_deadly(owner: Owner, stored: StoredRun) -> Event | None:
+    """The end of a run at whose same step its owner died too often, journalled where it is not yet: it is left to a
+    person. None where it may be resumed. Its step may be what kills the owner, by its memory for one: resumed for
+    ever, it would take every other run along."""
+    events = owner.journal.events(stored.run_id)
+    if events and events[-1].kind == kinds.RUN_ENDED and events[-1].data.get("gave_up"):
+        return events[-1]
+    step, count = _deaths(events, lineage.boot_id())
+    if stored.status != "running" or count < _MOST_DEATHS:
+        return None
+    reason = (
+        f"its owner died {count} times at step {step or '1'}, so it is left to you; when that is mended: "
+        f"sidecar resume {stored.run_id} --detach"
+    )
+    data = {"owner_died": True, "gave_up": True}
+    with run_lock.RunLock(owner.root, stored.run_id):
+        return owner.journal.end(stored.run_id, "interrupted", reason=reason, data=data)
+
+
+def _deaths(events: Iterable[Event], boot_id: str) -> tuple[str | None, int]:
+    """The step where the owner died last, and how often it did so there: in the same iteration, since the machine was
+    started, and without a clean end in between.
+
+    A start that did not come to any step counts for where the one before died: there it was about to go on. An agent
+    that was relieved of the run changes nothing: what killed the owner is still there.
+    """
+    place: dict[str, Any] = {}  # where the run is
+    last: dict[str, Any] = {}  # where its owner died last
+    count, boot, is_open = 0, None, False
+
+    def died() -> None:
+        nonlocal count, last
+        known = boot == boot_id
+        count = (count + 1 if place == last else 1) if known else 0
+        last = dict(place)
+
+    for event in events:
+        if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
+            boot, is_open = event.data.get("boot"), True
+        elif event.kind in _PLACES and event.data.get("task") is None:
+            if event.kind == kinds.ITERATION:
+                place["iteration"] = (event.data["step"], event.data["iteration"])
+            else:
+                place["step"] = event.data["step"]  # its key, with the iterations around it
+        elif event.kind == kinds.RUN_ENDED:
+            is_open = False
+            if event.data.get("owner_died") and not event.data.get("gave_up"):
+                died()
+            elif not event.data.get("relieved"):
+                count = 0
+    if is_open:
+        died()
+    return place.get("step"), count
+
+
+def end_unexecuted(root: str, journal: Journal, run_id: str, why: str) -> None:
+    """The end of a run that no process took. The caller has its run lock."""
+    journal.end_unheld(run_id, "failed", reason=f"nobody executed it: {why}")
+    run_lock.end(root, run_id)
 
 
 # --- signals for runs that no process executes

@@ -266,10 +266,17 @@ def _uses_workspace(root: str, stored: StoredRun) -> bool:
     return stored.status in ("running", "interrupted") and bool(stored.details.get("detached"))
 
 
-def prepare_resume(owner: Owner, stored: StoredRun, run: Run, feedback: str | None, *, approve: bool = False) -> None:
-    """At a resume: back to the last boundary, with the feedback of a person. Nothing where the run has not begun."""
+def prepare_resume(
+    owner: Owner, stored: StoredRun, run: Run, feedback: str | None, *, approve: bool = False
+) -> str | None:
+    """At a resume: back to the last boundary, with the feedback of a person; the agents that had steps in hand are
+    gone. Nothing where the run has not begun. The result is the feedback without secrets."""
+    if feedback is not None:
+        feedback = owner.mask_of(stored.run_id).masked_text(feedback)
     if not stored.start:
-        return
+        return feedback
+    for handout in owner.handouts.all_held(stored.run_id):
+        owner.handouts.take_back(stored.run_id, handout.task_id)
     wanted = run.definition.workflow.on_resume
     ended = run.main.cursor.state.ending
     past_failure = ended is not None and ended.status == "failed" and not wanted.retry_failed_steps
@@ -285,6 +292,7 @@ def prepare_resume(owner: Owner, stored: StoredRun, run: Run, feedback: str | No
         run.add_answer(gate["step"], approval.answer_text(gate, feedback, approved=approve))
     elif feedback is not None:
         run.pending_feedback.append(feedback)
+    return feedback
 
 
 # --- during an execution: what may end it in the middle of a step

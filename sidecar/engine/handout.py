@@ -319,6 +319,9 @@ _DEFINITIONS: dict[type[StepBase], Callable[[Any, RecordingView, NamedPrompt], J
 }
 
 
+HANDED_OUT = tuple(_DEFINITIONS)  # the steps that an outside agent executes, and not the sidecar itself
+
+
 def _name(key: str, name: str | None, view: RecordingView) -> Json:
     """The name of an agent or a server; nothing where a template yields none, which means the default."""
     found = "" if name is None else view.text(name)

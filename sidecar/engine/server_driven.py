@@ -18,6 +18,8 @@ from sidecar.engine.ending import (
     clear_stale_signals,
     decide,
     decide_early,
+    end_abandoned,
+    end_execution,
     end_run,
     end_unheld,
     end_unloadable,
@@ -121,7 +123,7 @@ class ServerDriven:
             with UnwrappedErrors():
                 async with self._endpoint(self) if self._endpoint else nullcontext():
                     await self._interpret(execution, lock)
-                    return await self._end(execution)
+                    return await end_execution(execution)
         finally:
             self.execution = None
             execution.close()
@@ -166,24 +168,6 @@ class ServerDriven:
                 if ending is not None:
                     return ending
 
-    async def _end(self, execution: Execution) -> Ending:
-        if execution.lost is None:
-            assert execution.ending is not None
-            try:
-                return await end_run(execution, execution.ending)
-            except StoreError as error:
-                execution.lost = error
-        # The journal cannot be written: listeners get the end all the same. In the journal the run has no owner, which
-        # is read as interrupted, too.
-        ending = execution.ending
-        if ending is None or ending.status != "interrupted":
-            ending = Ending("interrupted", str(execution.lost))
-        data = execution.mask.masked_event({"status": ending.status, "reason": ending.reason})
-        self._emit_one(RunEvent(self.run_id, kinds.RUN_ENDED, self.owner.database.clock(), data))
-        if ending is not execution.ending:
-            raise execution.lost
-        return ending
-
     # --- the start
 
     def _not_executed(self, stored: StoredRun) -> Ending | None:
@@ -217,18 +201,11 @@ class ServerDriven:
 
     def _journal_start(self, stored: StoredRun, run: Run) -> tuple[StoredRun, dict[str, Any]]:
         """The run as it is then, and the data of the event."""
-        owner, was = self.owner, previous_status(self.owner.journal, stored)
-        if self._feedback is not None:
-            self._feedback = owner.mask_of(stored.run_id).masked_text(self._feedback)
-        if stored.status == "running":
-            died = stored.driver == "server"
-            why = "its owner died" if died else "the agent that drove it was relieved"
-            owner.journal.end(stored.run_id, "interrupted", reason=why, data={"owner_died": True} if died else None)
-            was = "interrupted"
-        prepare_resume(owner, stored, run, self._feedback, approve=self._approve)
-        for handout in owner.handouts.all_held(stored.run_id):  # the agent that had it is gone
-            owner.handouts.take_back(stored.run_id, handout.task_id)
-        data: dict[str, Any] = {"workflow": stored.workflow, "previous_status": was, "feedback": self._feedback}
+        owner = self.owner
+        stored = end_abandoned(owner, stored)
+        was = previous_status(owner.journal, stored)
+        feedback = prepare_resume(owner, stored, run, self._feedback, approve=self._approve)
+        data: dict[str, Any] = {"workflow": stored.workflow, "previous_status": was, "feedback": feedback}
         data["boot"] = lineage.boot_id()  # how often owners died since the machine was started is counted
         if self._approve:
             data["approved"] = True

@@ -26,6 +26,7 @@ from sidecar.engine.cursor.actions import (
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import Error, Scope
 from sidecar.engine.evaluation import View
+from sidecar.engine.handout import HANDED_OUT
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import Path, Run, Thread, WorkflowState, included_path
@@ -35,11 +36,9 @@ from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError
 from sidecar.model import events as kinds
 from sidecar.model.events import Driver
 from sidecar.model.steps import (
-    AgentShellCommand,
-    AgentStep,
+    AGENT_STEPS,
     ApplyHints,
     IncludeWorkflow,
-    McpCall,
     ParallelForEach,
     StateUpdate,
     StepBase,
@@ -487,10 +486,7 @@ def _without_place(error: Error) -> Error:
 # Which steps are for an agent.
 
 
-_BY_DRIVER: dict[Driver, tuple[type[StepBase], ...]] = {
-    "server": (AgentStep, ApplyHints),
-    "agent": (AgentStep, ApplyHints, AgentShellCommand, McpCall, UserInput, UserMessage),
-}
+_BY_DRIVER: dict[Driver, tuple[type[StepBase], ...]] = {"server": AGENT_STEPS, "agent": HANDED_OUT}
 
 
 def is_for_agent(step: StepBase, driver: Driver) -> bool:
@@ -501,7 +497,7 @@ def is_for_agent(step: StepBase, driver: Driver) -> bool:
 
 def has_own_agent(step: StepBase) -> bool:
     """Whether the step names its agent."""
-    return isinstance(step, AgentStep | ApplyHints) and step.agent is not None
+    return isinstance(step, AGENT_STEPS) and step.agent is not None
 
 
 def of_task(task: SubAgentTask) -> Steps:

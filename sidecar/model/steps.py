@@ -107,7 +107,7 @@ class StepBase(StrictModel):
 
 
 class Fallible(StepBase):
-    """What every step has that can fail by itself."""
+    """What every step has that does something, and so can fail: all but control flow. They count as transitions."""
 
     on_error: Literal["fail", "continue", "retry"] = Field(
         default="fail",
@@ -335,6 +335,9 @@ class ApplyHints(Working):
     agent: Annotated[Text | None, Role.TEMPLATE] = Field(
         default=None, description="The agent's name. Without this key: the setting `default_agent`."
     )
+
+
+AGENT_STEPS = (AgentStep, ApplyHints)  # executed by an agent, whoever drives the run
 
 
 class Wait(Fallible):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar import config, layout
+from sidecar.engine.ending import end_deadly
 from sidecar.engine.execution import wait_until_moved
 from sidecar.engine.owner import Owner
 from sidecar.errors import REPORTED, ConfigError, SidecarError
-from sidecar.service import crashes
 from sidecar.service.driving import UseCases
 from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.keeping import remove_surplus
@@ -137,7 +137,7 @@ class Daemon:
             if not _is_resumed(owner.root, run):
                 continue
             try:
-                left = crashes.end_left(owner, run)
+                left = end_deadly(owner, run)
                 if left is not None:
                     if run.status == "running":  # the others were told when it was journalled
                         owner.emit(left.run_event)

@@ -26,7 +26,7 @@ from sidecar import layout
 from sidecar.agents import detach
 from sidecar.catalog import workflows
 from sidecar.catalog.workflows import restore
-from sidecar.engine.ending import revert_beginning
+from sidecar.engine.ending import end_unexecuted, revert_beginning
 from sidecar.engine.execution import REQUEST, locked
 from sidecar.engine.replay import definition_of
 from sidecar.engine.server_driven import ServerDriven
@@ -399,8 +399,7 @@ async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: s
             details = {name: value for name, value in run.details.items() if name != REQUEST}
             run = journal.change(run_id, details=details)
             if run.status == "pending" and not run.start:
-                journal.end_unheld(run_id, "failed", reason=f"nobody executed it: {why}")
-                run_lock.end(root, run_id)
+                end_unexecuted(root, journal, run_id, why)
             revert_beginning(root, journal, run)
     except run_lock.RunBusy:
         return False

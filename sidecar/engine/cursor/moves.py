@@ -383,6 +383,7 @@ def _begin_step(state: State) -> State:
         return _jump(state, step)
     if isinstance(step, Exit):
         return _exit(state, step)
+    assert isinstance(step, Fallible)
     counted = state._replace(transitions=state.transitions + 1)
     if isinstance(step, ParallelForEach):
         return _begin_batch(counted, step)

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from sidecar import config
+from sidecar.agents import lineage
 from sidecar.catalog import workflows
+from sidecar.engine import agent_driven
+from sidecar.engine.ending import end_abandoned, end_deadly
 from sidecar.engine.owner import Owner
 from sidecar.engine.replay import load
 from sidecar.errors import DefinitionChanged, InputError
+from sidecar.model import events as kinds
+from sidecar.signals.run_lock import RunLock
 
 pytestmark = pytest.mark.anyio
 World = Any
@@ -230,3 +235,34 @@ async def test_time_is_counted_also_where_the_owner_died(world: World) -> None:
     image.states.close()
     assert image.counters.duration_s > 0.29
     assert image.counters.processes == 2
+
+
+async def test_deaths_of_owners_are_counted_on_where_an_agent_drove_the_run_in_between(world: World) -> None:
+    asks = {"steps": [{"id": "deadly", "type": "user_input", "prompt": "Go on?"}]}
+    run_id, ending = await world.run(world.workflow("deadly", asks))
+    assert ending.status == "paused"
+    owner = world.owner
+
+    def died() -> None:
+        """An owner began, came to the step, and died there."""
+        owner.journal.change(run_id, driver="server")
+        owner.journal.begin(run_id, {"boot": lineage.boot_id()})
+        owner.journal.append(run_id, kinds.STEP_STARTED, {"step": "deadly", "task": None})
+
+    died()
+    end_abandoned(owner, owner.journal.run(run_id))
+    died()
+    with RunLock(str(world.root), run_id):
+        agent_driven.resume(owner, run_id, None)  # it finds the second death
+    assert owner.journal.last_end(run_id) is None
+    end_abandoned(owner, owner.journal.run(run_id))  # the agent is relieved
+    died()
+    ends = [event.data for event in owner.journal.events(run_id) if event.kind == kinds.RUN_ENDED]
+    assert [sorted(data.keys() & {"owner_died", "relieved"}) for data in ends[1:]] == [
+        ["owner_died"],
+        ["owner_died"],
+        ["relieved"],
+    ]
+    given_up = end_deadly(owner, owner.journal.run(run_id))
+    assert given_up is not None
+    assert given_up.data["reason"].startswith("its owner died 3 times at step deadly")
