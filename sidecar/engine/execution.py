@@ -23,6 +23,7 @@ from sidecar.engine.ledger import Ledger
 from sidecar.engine.owner import Owner
 from sidecar.engine.processes import Processes
 from sidecar.engine.run import Run, back_to_boundary
+from sidecar.engine.step import StepRunner
 from sidecar.engine.steps.context import AskablePerson, RunServices
 from sidecar.errors import InputError, StoreError, UnwrappedErrors
 from sidecar.mcp_client.client import McpClients
@@ -100,15 +101,10 @@ class Execution:
             mcp=mcp,
         )
         self.guard = Guard(self.board, run, _limits(run))
-        self.interpreter = Interpreter(
-            run,
-            self._services,
-            ledger=self.ledger,
-            guard=self.guard,
-            processes=self.processes,
-            emit=self.emit,
-            end_run=self.end_now,
+        steps = StepRunner(
+            run, self._services, ledger=self.ledger, guard=self.guard, processes=self.processes, emit=self.emit
         )
+        self.interpreter = Interpreter(steps, self.end_now)
         self.batches = self.interpreter.batches
 
     def close(self) -> None:

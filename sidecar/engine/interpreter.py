@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from sidecar.catalog import workflows
-from sidecar.engine.boundary import Ending, Guard, RunEnds, iterations_exhausted
+from sidecar.engine.boundary import Ending, RunEnds, iterations_exhausted
 from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import (
     Action,
@@ -35,13 +35,10 @@ from sidecar.engine.cursor.actions import (
 )
 from sidecar.engine.cursor.position import Error, State
 from sidecar.engine.evaluation import positive_s
-from sidecar.engine.ledger import Ledger
 from sidecar.engine.parallel import Batches
-from sidecar.engine.processes import Processes
-from sidecar.engine.run import CLEANUP, ON_FAILURE, Path, Run, Thread
+from sidecar.engine.run import CLEANUP, ON_FAILURE, Path, Thread
 from sidecar.engine.step import StepRunner, has_own_agent, is_for_agent
 from sidecar.engine.steps.agent import run_task_agent
-from sidecar.engine.steps.context import RunServices
 from sidecar.errors import StepFailed, UnwrappedErrors
 from sidecar.model import events as kinds
 from sidecar.model.parameters import bind
@@ -56,32 +53,13 @@ class Interpreter:
     """Executes the threads of one run. Raises RunEnds where the run ends before its last step, StoreError where the
     journal cannot be written: then nothing more is done, and a resume goes on from what was journalled."""
 
-    def __init__(
-        self,
-        run: Run,
-        services: RunServices,
-        *,
-        ledger: Ledger,
-        guard: Guard,
-        processes: Processes,
-        emit: Callable[[str, dict[str, Any]], None],
-        end_run: Callable[[Ending], None],
-    ) -> None:
+    def __init__(self, steps: StepRunner, end_run: Callable[[Ending], None]) -> None:
         """`end_run`: called where a task ends the run, whose main thread may be busy elsewhere."""
-        self.run = run
-        self.ledger = ledger
-        self.guard = guard
-        self.processes = processes
-        self.steps = StepRunner(run, services, ledger=ledger, guard=guard, processes=processes, emit=emit)
-        self.batches = Batches(
-            run,
-            self.steps,
-            ledger=ledger,
-            guard=guard,
-            processes=processes,
-            run_task=self._run_task,
-            end_run=end_run,
-        )
+        self.run = steps.run
+        self.ledger = steps.ledger
+        self.guard = steps.guard
+        self.steps = steps
+        self.batches = Batches(steps, self._run_task, end_run)
         self._deadlines: dict[str, _Deadline | None] = {}  # of included workflows, by step key and attempt
         self._turn_began = time.monotonic()
 
@@ -243,7 +221,9 @@ class Interpreter:
 
     async def _time_out(self, deadline: _Deadline, work: anyio.CancelScope) -> None:
         await anyio.sleep_until(deadline.at)
-        self.processes.request_end("timeout", deadline.key)  # first: processes are ended for the first reason they get
+        self.steps.processes.request_end(
+            "timeout", deadline.key
+        )  # first: processes are ended for the first reason they get
         work.cancel()
 
     def _deadline(self, thread: Thread) -> _Deadline | None:

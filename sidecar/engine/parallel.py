@@ -17,13 +17,11 @@ from anyio.abc import TaskGroup
 
 from sidecar.catalog import workflows
 from sidecar.catalog.workflows import Definition
-from sidecar.engine.boundary import Ending, Guard, RunEnds
+from sidecar.engine.boundary import Ending, RunEnds
 from sidecar.engine.cursor.actions import Parallel
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import Error
-from sidecar.engine.ledger import Ledger
-from sidecar.engine.processes import Processes
-from sidecar.engine.run import Run, Thread
+from sidecar.engine.run import Thread
 from sidecar.engine.step import StepRunner, needs_agent, of_task
 from sidecar.errors import StoreError, UnwrappedErrors
 from sidecar.model import events as kinds
@@ -45,21 +43,14 @@ class Batches:
 
     def __init__(
         self,
-        run: Run,
         steps: StepRunner,
-        *,
-        ledger: Ledger,
-        guard: Guard,
-        processes: Processes,
         run_task: Callable[[Thread], Awaitable[Error | None]],
         end_run: Callable[[Ending], None],
     ) -> None:
         """`run_task` runs a task to its end; its error. `end_run`: for a task that ends the run."""
-        self._run = run
+        self._run = steps.run
         self._steps = steps
-        self._ledger = ledger
-        self._guard = guard
-        self._processes = processes
+        self._ledger = steps.ledger
         self._run_task = run_task
         self._end_run = end_run
         self._reset()
@@ -99,8 +90,8 @@ class Batches:
                 if self.pause is not None:
                     raise RunEnds(self.pause)
                 current = thread.cursor.action
-                if isinstance(current, Parallel) and current.stoppable and self._guard.stop_requested():
-                    raise self._guard.stopped()
+                if isinstance(current, Parallel) and current.stoppable and self._steps.guard.stop_requested():
+                    raise self._steps.guard.stopped()
             await self._changed.wait()
         await self.cancelled_over(thread)
 
@@ -219,7 +210,7 @@ class Batches:
                 return
             if index in taken:
                 continue
-            if self._guard.stop_requested() and action.stoppable:
+            if self._steps.guard.stop_requested() and action.stoppable:
                 return
             with self._steps.attempt(action.step) as tried:
                 handed_out = self.need_agent(thread, action, "server")
@@ -239,7 +230,7 @@ class Batches:
         try:
             await do(*arguments)
         except StoreError as lost:
-            self._processes.lost(lost)
+            self._steps.processes.lost(lost)
         except RunEnds as ends:
             self._end_run(ends.ending)
         self.wake()
@@ -275,7 +266,7 @@ class Batches:
 
     def _cancel(self, running: _Running, reason: EndReason) -> None:
         # The reason first: another reason may end its processes meanwhile, and the first counts.
-        self._processes.request_end(reason, running.child.key)
+        self._steps.processes.request_end(reason, running.child.key)
         running.scope.cancel()
 
     def _of(self, thread: Thread) -> list[_Running]:

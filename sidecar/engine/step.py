@@ -79,10 +79,10 @@ class StepRunner:
     ) -> None:
         self.services = services
         self.submitted: dict[str, Any] | None = None  # a stage that waits for approval: its step does not complete
-        self._run = run
-        self._ledger = ledger
-        self._guard = guard
-        self._processes = processes
+        self.run = run
+        self.ledger = ledger
+        self.guard = guard
+        self.processes = processes
         self._emit = emit
         self._redirectable: dict[str, anyio.CancelScope] = {}  # of the steps that execute now, by key
 
@@ -108,13 +108,13 @@ class StepRunner:
             self.pause_if_submitted(key)
             if not scope.cancelled_caught:
                 break
-            self._ledger.fail(key, attempt, {"message": "redirected"})
+            self.ledger.fail(key, attempt, {"message": "redirected"})
         error = tried.error
         if error is None:
             self.complete(thread, action, result, attempt=attempt, defer=True)
-        elif error.get("kind") == "budget" and self._guard.cost_left_usd() == 0:  # not its own budget, but the run's
-            self._ledger.fail(key, attempt, error)
-            self._guard.check_limits(step)
+        elif error.get("kind") == "budget" and self.guard.cost_left_usd() == 0:  # not its own budget, but the run's
+            self.ledger.fail(key, attempt, error)
+            self.guard.check_limits(step)
         else:
             self.fail(thread, step, error, attempt=attempt)
 
@@ -125,7 +125,7 @@ class StepRunner:
 
     def _pause_for_answer(self, key: str, thread: Thread, question: dict[str, Any]) -> RunEnds:
         waits = {**question, "step": key}
-        self._ledger.record(kinds.QUESTION, **waits, task=thread.task_id)
+        self.ledger.record(kinds.QUESTION, **waits, task=thread.task_id)
         return RunEnds(Ending("paused", f"waits for an answer: {question['prompt']}", waits=waits))
 
     # --- executed here or by an outside agent
@@ -135,7 +135,7 @@ class StepRunner:
         facts = _facts(thread, step, key)
         if step.description:
             facts["description"] = step.description
-        return await self._ledger.begin(key, **facts)
+        return await self.ledger.begin(key, **facts)
 
     def complete(
         self,
@@ -154,12 +154,12 @@ class StepRunner:
         cannot be written, the step fails.
         """
         step, key = action.step, thread.step_key()
-        path, state, view = self._run.place(thread, action.scope)
+        path, state, view = self.run.place(thread, action.scope)
         with self.attempt(step) as tried:
             if isinstance(action, Leave):
-                result = self._run.states[included_path(thread)].state.flattened()
+                result = self.run.states[included_path(thread)].state.flattened()
             elif attempt is None and isinstance(step, UserMessage):
-                self._ledger.record(kinds.MESSAGE, text=view.text(step.message), step=key, task=thread.task_id)
+                self.ledger.record(kinds.MESSAGE, text=view.text(step.message), step=key, task=thread.task_id)
             elif isinstance(result, dict | list) and too_deep(result):
                 raise StepFailed(f"the result is nested more than {DEEPEST} levels deep", kind="output")
             writes: list[Write] = []
@@ -172,14 +172,14 @@ class StepRunner:
             self.fail(thread, step, tried.error, attempt=attempt)
             return
         outcome = ["left" if isinstance(action, Leave) else "completed"]
-        self._ledger.record(kinds.STEP_COMPLETED, thread=thread.key, **_facts(thread, step, key), outcome=outcome)
+        self.ledger.record(kinds.STEP_COMPLETED, thread=thread.key, **_facts(thread, step, key), outcome=outcome)
         if isinstance(action, Leave):
-            self._run.leave_included(thread)
+            self.run.leave_included(thread)
         if attempt is not None:
             if isinstance(step, UserInput):
-                self._ledger.record(kinds.ANSWERED, step=key, value=result, task=thread.task_id)
-            self._ledger.complete(key, attempt, result, defer=defer)
-            self._run.clear_additions(key)
+                self.ledger.record(kinds.ANSWERED, step=key, value=result, task=thread.task_id)
+            self.ledger.complete(key, attempt, result, defer=defer)
+            self.run.clear_additions(key)
         thread.cursor = thread.cursor.after(Completed())
 
     def fail(
@@ -197,7 +197,7 @@ class StepRunner:
         thread.error = typed
         key = self._fail(thread, step, typed, before=before, level=at, after=after, outcome=outcome)
         if attempt is not None:
-            self._ledger.fail(key, attempt, error)
+            self.ledger.fail(key, attempt, error)
 
     def _fail(
         self,
@@ -216,17 +216,17 @@ class StepRunner:
         after, evaluated = self._decided(thread, after)
         again = _is_tried_again(before, after)
         path = thread.state_path(before.state.path(level))
-        state = self._run.states[path]
+        state = self.run.states[path]
         with self.attempt(step) as tried:
             self.write(path, state, _failure_writes(state, step.id, error, again=again))
         self._warn_not_written(tried, key)
         data = {**_facts(thread, step, key), "error": error, "will_retry": again}
         if outcome is not None:
             data = {"thread": thread.key, **data, "outcome": outcome}
-        self._ledger.record(kinds.STEP_FAILED, **data)
+        self.ledger.record(kinds.STEP_FAILED, **data)
         for each in evaluated:
-            self._ledger.record(kinds.EVALUATED, **each)
-        self._run.move(thread, after)
+            self.ledger.record(kinds.EVALUATED, **each)
+        self.run.move(thread, after)
         return key
 
     def apply_error_update(self, thread: Thread, action: ApplyErrorUpdate) -> None:
@@ -234,7 +234,7 @@ class StepRunner:
         failure = thread.cursor.state.failure
         assert failure is not None
         step, key = action.step, thread.step_key(thread.cursor.state.trimmed(failure.level + 1))
-        path, state, view = self._run.place(thread, action.scope)
+        path, state, view = self.run.place(thread, action.scope)
         with self.attempt(step) as tried:
             writes: list[Write] = []
             if step.error_state_update is not None:
@@ -248,17 +248,17 @@ class StepRunner:
         if (error := tried.error) is not None:
             thread.error, outcome = error, ActionFailed(error)
             facts = {**_facts(thread, step, key), "error": error, "will_retry": False}
-            self._ledger.record(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=["failed", error])
+            self.ledger.record(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=["failed", error])
         else:
-            self._ledger.record(kinds.ERROR_HANDLED, thread=thread.key, step=key, id=step.id, outcome=["completed"])
-        self._run.move(thread, thread.cursor.after(outcome))
+            self.ledger.record(kinds.ERROR_HANDLED, thread=thread.key, step=key, id=step.id, outcome=["completed"])
+        self.run.move(thread, thread.cursor.after(outcome))
 
     # --- `parallel_foreach`, whose tasks decide what becomes of it
 
     def begin_tasks(self, thread: Thread, step: StepBase) -> None:
         """Journal that a `parallel_foreach` starts, or continues with the tasks that are left."""
         attempt = thread.cursor.state.frames[-1].failures + 1
-        self._ledger.record(kinds.STEP_STARTED, **_facts(thread, step, thread.step_key()), attempt=attempt)
+        self.ledger.record(kinds.STEP_STARTED, **_facts(thread, step, thread.step_key()), attempt=attempt)
 
     def end_tasks(self, thread: Thread, step: StepBase, before: Cursor, error: Error | None) -> None:
         """Complete or fail a `parallel_foreach` whose tasks are over. `before`: the cursor when it stood at the step;
@@ -268,11 +268,11 @@ class StepRunner:
             self._fail(thread, step, _typed(error), before=before, level=level, after=thread.cursor)
             return
         path = thread.state_path(before.state.path(level))
-        state = self._run.states[path]
+        state = self.run.states[path]
         with self.attempt(step) as tried:
             self.write(path, state, _completion_writes(state, step.id))
         self._warn_not_written(tried, key)
-        self._ledger.record(kinds.STEP_COMPLETED, **_facts(thread, step, key))
+        self.ledger.record(kinds.STEP_COMPLETED, **_facts(thread, step, key))
 
     # --- errors
 
@@ -289,8 +289,8 @@ class StepRunner:
             cause = unwrapped(error)
             if isinstance(cause, StoreError | RunEnds):
                 raise cause from None
-            if self._ledger.lost is not None:  # the cause of any other error
-                raise self._ledger.lost from None
+            if self.ledger.lost is not None:  # the cause of any other error
+                raise self.ledger.lost from None
             if not isinstance(cause, SidecarError):
                 self.log_traceback(cause)
             tried.error = self.services.mask.masked_value(_error_of(cause, step))
@@ -321,17 +321,17 @@ class StepRunner:
         if writes:
             changes = [[write.path, write.value, write.operation] for write in writes]
             state.state.update(writes)
-            self._ledger.record_writes(path, changes)
+            self.ledger.record_writes(path, changes)
 
     def view(self, thread: Thread, scope: Scope) -> View:
         """The values that an expression of a thread's step sees."""
-        return self._run.place(thread, scope)[2]
+        return self.run.place(thread, scope)[2]
 
     def _warn_not_written(self, tried: Attempt, key: str) -> None:
         """Engine fields that cannot be written change nothing about the step: a computed field may have failed."""
         if tried.error is not None:
             problem = tried.error["message"]
-            self._ledger.record(kinds.WARNING, text=f"what became of step {key} is not in the state: {problem}")
+            self.ledger.record(kinds.WARNING, text=f"what became of step {key} is not in the state: {problem}")
 
     # --- redirects and feedback
 
@@ -349,21 +349,21 @@ class StepRunner:
         """Have the steps that agents execute now executed again with a text added; their keys. `name`: the redirect's,
         by which it is recognized when it comes again after a crash."""
         text = self.services.mask.masked_text(text)
-        keys = sorted(self._processes.steps() & set(self._redirectable))
+        keys = sorted(self.processes.steps() & set(self._redirectable))
         for key in keys:
-            self._run.add_redirect(key, text, name)
-            self._ledger.record(kinds.REDIRECTED, step=key, text=text, name=name)
-        self._ledger.commit(durable=True)
+            self.run.add_redirect(key, text, name)
+            self.ledger.record(kinds.REDIRECTED, step=key, text=text, name=name)
+        self.ledger.commit(durable=True)
         for key in keys:
-            self._processes.request_end("redirect", key)
+            self.processes.request_end("redirect", key)
             self._redirectable[key].cancel()
         return keys
 
     def use_feedback(self, key: str) -> None:
         """Give the feedback of a resume to the agent that gets the next prompt, and to no other."""
-        for text in list(self._run.pending_feedback):
-            self._run.use_feedback(key, text)
-            self._ledger.record(kinds.FEEDBACK, step=key, text=text)
+        for text in list(self.run.pending_feedback):
+            self.run.use_feedback(key, text)
+            self.ledger.record(kinds.FEEDBACK, step=key, text=text)
 
     # --- what a handler may use
 
@@ -373,19 +373,19 @@ class StepRunner:
 
     def task_context(self, thread: Thread) -> Context:
         """For the agent that executes a whole task."""
-        view = self._run.states[thread.path].view(thread.names)
+        view = self.run.states[thread.path].view(thread.names)
         return self._context(thread, view, thread.key, 1)
 
     def _context(self, thread: Thread, view: View, key: str, attempt: int) -> Context:
-        processes, task_id = self._processes, thread.task_id
+        processes, task_id = self.processes, thread.task_id
         return Context(
             services=self.services,
             view=view,
             key=key,
             attempt=attempt,
             task_id=task_id,
-            additions=tuple(self._run.additions.get(key, ())),
-            cost_left_usd=self._guard.cost_left_usd(),
+            additions=tuple(self.run.additions.get(key, ())),
+            cost_left_usd=self.guard.cost_left_usd(),
             start=partial(processes.start, key=key, task_id=task_id),
             log_path=processes.log_path,
             emit=lambda kind, data: self._emit(kind, {"step": key, "task": task_id, **data}),

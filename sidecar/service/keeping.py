@@ -11,8 +11,8 @@ import anyio.to_thread
 from sidecar import layout
 from sidecar.errors import REPORTED
 from sidecar.signals import run_lock
-from sidecar.store.compaction import Keep, compact
 from sidecar.store.db import free
+from sidecar.store.journal import Keep, compact
 
 if TYPE_CHECKING:
     from sidecar.engine.owner import Owner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sidecar.store.db import Database, Table, pack, unpack
@@ -10,24 +9,16 @@ from sidecar.store.db import Database, Table, pack, unpack
 _KEPT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """The last boundary that a run has passed."""
 
     run_id: str
     number: int
     at: float
-    content: Any
+    content: Any  # packed in the table
 
 
-class _CheckpointRow(NamedTuple):
-    run_id: str
-    number: int
-    at: float
-    content: bytes
-
-
-_CHECKPOINTS = Table("checkpoints", _CheckpointRow, "checkpoint {number} of run {run_id}")
+_CHECKPOINTS = Table("checkpoints", Checkpoint, "checkpoint {number} of run {run_id}")
 
 
 class Checkpoints:
@@ -42,11 +33,11 @@ class Checkpoints:
         last = "SELECT COALESCE(MAX(number), 0) FROM checkpoints WHERE run_id = ?"
         with self._db.transaction(durable=durable):
             number: int = self._db.rows(last, (run_id,))[0][0] + 1
-            self._db.insert(_CHECKPOINTS, _CheckpointRow(run_id, number, self._db.clock(), packed))
+            self._db.insert(_CHECKPOINTS, Checkpoint(run_id, number, self._db.clock(), packed))
             self._db.execute("DELETE FROM checkpoints WHERE run_id = ? AND number <= ?", (run_id, number - _KEPT))
         return number
 
     def last(self, run_id: str) -> Checkpoint | None:
         """The newest; None where the run has passed no boundary yet."""
         rows = self._db.select(_CHECKPOINTS, "WHERE run_id = ? ORDER BY number DESC LIMIT 1", (run_id,))
-        return Checkpoint(run_id, rows[0].number, rows[0].at, unpack(rows[0].content)) if rows else None
+        return rows[0]._replace(content=unpack(rows[0].content)) if rows else None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from sidecar.errors import DefinitionChanged, SidecarError
+from sidecar.errors import DefinitionChanged
 from sidecar.model.steps import Conditional, Loop, ParallelForEach, Step, Steps, branches
 from sidecar.model.workflow import Workflow
 
@@ -160,7 +160,6 @@ def _branch_steps(step: Step, branch: str) -> Steps:
 # --- JSON
 
 
-VERSION = 1
 _FRAME_VALUES = ("phase", "answers", "failures", "index", "batch", "delay_s")
 _BATCH_VALUES = ("number", "max_parallel", "max_retries", "stoppable", "error", "background")
 _COUNTERS = ("iterations", "transitions", "batches_begun")
@@ -169,7 +168,6 @@ _COUNTERS = ("iterations", "transitions", "batches_begun")
 def dump(state: State) -> dict[str, Json]:
     """Plain JSON. It shares its values with the state: write it out, do not change it."""
     return {
-        "version": VERSION,
         "frames": [_dump_frame(frame) for frame in state.frames],
         "batches": [_dump_batch(batch) for batch in state.batches.values()],
         "failure": None if state.failure is None else asdict(state.failure),
@@ -180,11 +178,6 @@ def dump(state: State) -> dict[str, Json]:
 
 def load(data: dict[str, Json], step_list_at: StepListAt) -> State:
     """The state of such JSON. DefinitionChanged where a step that the run stands at is gone."""
-    if data.get("version") != VERSION:
-        raise SidecarError(
-            f"this run was written down by another version of sidecar (format {data.get('version')!r}, "
-            f"this one reads {VERSION}): resume it with that one"
-        )
     failure, ending = data["failure"], data["ending"]
     return State(
         _load_frames(data["frames"], step_list_at),

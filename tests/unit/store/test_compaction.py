@@ -9,9 +9,8 @@ import pytest
 
 from sidecar.model.agent import AgentRecord
 from sidecar.store.checkpoints import Checkpoints
-from sidecar.store.compaction import Keep, compact
 from sidecar.store.db import Database
-from sidecar.store.journal import Agents, Handouts, Journal, Steps
+from sidecar.store.journal import Agents, Handouts, Journal, Keep, Steps, compact
 
 KEEP = Keep(newest=2, age_s=100)
 TABLES = ("events", "steps", "checkpoints", "handouts", "signals", "runs")
