@@ -274,7 +274,7 @@ class Batches:
 
     def _names(self, thread: Thread, action: Parallel, index: int) -> dict[str, Any]:
         """What a task sees besides its inputs."""
-        return {**self._run.place(thread, action.scope)[2].names, "item": action.items[index], "index": index}
+        return {**self._run.place(thread, action.scope).view.names, "item": action.items[index], "index": index}
 
     def _started(self, thread: Thread, action: Parallel, index: int, names: dict[str, Any]) -> Thread:
         child = self._run.start_task(thread, action, index, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -41,6 +41,14 @@ class Counters:
     tasks_iterations: int = 0  # of tasks that are over
     tasks_transitions: int = 0
     round: int = 1  # of `retry_workflow`
+
+
+class Place(NamedTuple):
+    """The state of a workflow, its path, and what an expression sees there."""
+
+    path: Path
+    state: WorkflowState
+    view: View
 
 
 @dataclass
@@ -210,13 +218,13 @@ class Run:
         assert child.task is not None
         return self.states[child.path].definition.tasks[child.task]
 
-    def place(self, thread: Thread, scope: Scope) -> tuple[Path, WorkflowState, View]:
-        """The state that a scope of a thread's cursor is in, its path, and what an expression sees there."""
+    def place(self, thread: Thread, scope: Scope) -> Place:
+        """Where a scope of a thread's cursor is."""
         path = thread.state_path(scope.path)
         # What is included sees nothing of the task around it.
         names = scope.names if scope.path else {**thread.names, **scope.names}
         state = self.states[path]
-        return path, state, state.view(names)
+        return Place(path, state, state.view(names))
 
     # --- numbers
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 from sidecar import layout
@@ -31,13 +32,12 @@ class RunLog:
 
     def add(self, events: Sequence[RunEvent]) -> None:
         """Add the lines of events, of those that have one."""
-        lines = _lines(events)
-        if lines:
-            self.write("\n".join(lines))
+        self.write(_lines(events))
 
-    def write(self, text: str) -> None:
+    def write(self, lines: Iterable[str]) -> None:
         """Add lines as they are."""
-        if self._file < 0:
+        text = "\n".join(lines)
+        if self._file < 0 or not text:
             return
         data = (text + "\n").encode("utf-8", "replace")
         try:
@@ -70,18 +70,18 @@ class RunLog:
 def keep_traceback(root: str, run_id: str, error: Exception, mask: Secrets) -> None:
     """Add a traceback. It is no event, so it has not been masked yet."""
     log = RunLog(root, run_id)
-    log.write(mask.masked_text("".join(traceback.format_exception(error)).rstrip("\n")))
+    log.write([mask.masked_text("".join(traceback.format_exception(error)).rstrip("\n"))])
     log.close()
 
 
 def line(event: RunEvent) -> str | None:
     """The line of an event; None for a kind that has none."""
-    return next(iter(_lines([event])), None)
+    return next(_lines([event]), None)
 
 
-def _lines(events: Sequence[RunEvent]) -> list[str]:
+def _lines(events: Sequence[RunEvent]) -> Iterator[str]:
     texts = [_text(event, _LINES[event.kind]) for event in events if event.kind in _LINES]
-    return [one_line(text, _LONGEST_LINE) for text in texts]
+    return map(one_line, texts, repeat(_LONGEST_LINE))
 
 
 def _text(event: RunEvent, text_of: Callable[[_Data], str]) -> str:

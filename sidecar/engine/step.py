@@ -29,7 +29,7 @@ from sidecar.engine.evaluation import View
 from sidecar.engine.handout import HANDED_OUT
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.processes import Processes
-from sidecar.engine.run import Path, Run, Thread, WorkflowState, included_path
+from sidecar.engine.run import Path, Place, Run, Thread, WorkflowState, included_path
 from sidecar.engine.steps import HANDLERS
 from sidecar.engine.steps.context import AnswerNeeded, Context, RunServices
 from sidecar.errors import ExpressionError, SidecarError, StepFailed, StoreError, unwrapped
@@ -94,7 +94,7 @@ class StepRunner:
         if isinstance(step, StateUpdate | UserMessage):  # no effect that could be repeated: nothing is journalled first
             self.complete(thread, action)
             return
-        key = thread.step_key()
+        key, place = thread.step_key(), self.run.place(thread, action.scope)
         while True:
             if is_for_agent(step, "server") or has_own_agent(step):
                 self.use_feedback(key)
@@ -102,7 +102,7 @@ class StepRunner:
             result: Any = None
             with self.redirectable(key) as scope, self.attempt(step) as tried:
                 try:
-                    result = await HANDLERS[type(step)](step, self.context(thread, action, key, attempt))
+                    result = await HANDLERS[type(step)](step, self._context(thread, place.view, key, attempt))
                 except AnswerNeeded as needed:
                     raise self._pause_for_answer(key, thread, needed.question) from None
             self.pause_if_submitted(key)
@@ -111,7 +111,7 @@ class StepRunner:
             self.ledger.fail(key, attempt, {"message": "redirected"})
         error = tried.error
         if error is None:
-            self.complete(thread, action, result, attempt=attempt, defer=True)
+            self.complete(thread, action, result, attempt=attempt, defer=True, place=place)
         elif error.get("kind") == "budget" and self.guard.cost_left_usd() == 0:  # not its own budget, but the run's
             self.ledger.fail(key, attempt, error)
             self.guard.check_limits(step)
@@ -146,15 +146,16 @@ class StepRunner:
         attempt: int | None = None,
         has_result: bool = True,
         defer: bool = False,
+        place: Place | None = None,
     ) -> None:
         """Complete the current step: its result goes into the state, both go into the journal, the cursor moves on.
 
         `attempt`: as `begin` gave it; None for a step that has no effect. `has_result`: False where an outside agent
-        reported none, because it may have written the state itself. `defer`: as in `Ledger.complete`. Where the result
-        cannot be written, the step fails.
+        reported none, because it may have written the state itself. `defer`: as in `Ledger.complete`. `place`: where
+        its scope is, if that is known. Where the result cannot be written, the step fails.
         """
         step, key = action.step, thread.step_key()
-        path, state, view = self.run.place(thread, action.scope)
+        path, state, view = place or self.run.place(thread, action.scope)
         with self.attempt(step) as tried:
             if isinstance(action, Leave):
                 result = self.run.states[included_path(thread)].state.flattened()
@@ -325,7 +326,7 @@ class StepRunner:
 
     def view(self, thread: Thread, scope: Scope) -> View:
         """The values that an expression of a thread's step sees."""
-        return self.run.place(thread, scope)[2]
+        return self.run.place(thread, scope).view
 
     def _warn_not_written(self, tried: Attempt, key: str) -> None:
         """Engine fields that cannot be written change nothing about the step: a computed field may have failed."""

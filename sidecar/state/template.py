@@ -36,7 +36,8 @@ class Slot:
 
     def value(self, run: Run) -> Any:
         """The expression's value after its filters."""
-        return filtered(self.evaluate(run), self.placeholder.filters, self.placeholder.offset)
+        value, filters = self.evaluate(run), self.placeholder.filters
+        return filtered(value, filters, self.placeholder.offset) if filters else value
 
 
 @dataclass(frozen=True, slots=True)
