@@ -50,11 +50,8 @@ class AgentProject(Project):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[AgentProject]:
-    project = AgentProject(tmp_path)
-    yield project
-    left = project.tagged()
-    project.close()
-    assert left == [], "processes were left behind"
+    with AgentProject(tmp_path).alone() as project:
+        yield project
 
 
 # --- what goes in and what comes out
@@ -247,8 +244,7 @@ def test_a_receipt_names_the_programs_and_never_what_was_said_to_them(project: A
     script = 'sh -c "touch born; sleep 100; :" sh "$1" & wait'
     command = ["sh", "-c", script, "sh"]
     project.define("told", adapter="command", command=command, prompt_via="argument", prompt="{{ prompt }}")
-    told = [SIDECAR, "agent", "run", "told", "the plan nobody else may read", "-q"]
-    agent = subprocess.Popen(told, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True)
+    agent = project.start("agent", "run", "told", "the plan nobody else may read", "-q")
     project.until_exists("born")
     written = project.completed("abort", "enough", "--wait", "--json")
     assert AgentProject.finished(agent)[0] == 2
@@ -373,20 +369,11 @@ def test_a_reader_that_goes_away_ends_no_agent_and_is_told_where_the_answer_is(p
 def test_a_full_disk_behind_stdout_is_one_line(project: AgentProject, option: str) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
-    command = [SIDECAR, "agent", "run", "command", "-p", 'command=["echo", "answer"]', option, "go"]
     with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            command,
-            cwd=project.root,
-            env=project.environment,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
-    assert "No space left on device" in result.stderr
+        words = ["agent", "run", "command", "-p", 'command=["echo", "answer"]', option, "go"]
+        code, _, err = project.finished(project.start(*words, stdout=full))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "No space left on device" in err
 
 
 def test_a_project_that_cannot_be_written_is_one_line(project: AgentProject) -> None:
@@ -457,8 +444,7 @@ def test_a_busy_agent_is_never_ended_as_stalled(project: AgentProject, busy: str
     limits = {"idle_timeout": "600ms"}
     script = f"touch born; ({busy}); echo done"
     project.define("busy", adapter="command", command=["sh", "-c", script], limits=limits)
-    command = [SIDECAR, "agent", "run", "busy", "go"]
-    agent = subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE, text=True)
+    agent = project.start("agent", "run", "busy", "go")
     project.until_exists("born")
     began = time.monotonic()
     until(lambda: time.monotonic() - began > 3)
@@ -474,8 +460,7 @@ def _waiting_agent(project: AgentProject, *arguments: str) -> subprocess.Popen[s
     project.define("waiting", adapter="command", command=command, limits={"idle_timeout": "600ms"})
     workflow = {"description": "", "steps": [{"type": "agent", "agent": "waiting", "prompt": "go"}]}
     (project.state / "workflows" / "waits.yaml").write_text(yaml.safe_dump(workflow))
-    command = [SIDECAR, "flow", "run", "waits", "-q", *arguments]
-    agent = subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE, text=True)
+    agent = project.start("flow", "run", "waits", "-q", *arguments)
     project.until_exists("born")
     return agent
 

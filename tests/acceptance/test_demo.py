@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from tests.kit import SIDECAR
+from tests.kit import SIDECAR, Forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,8 @@ class Demo:
         self.environment.pop("NO_COLOR", None)
 
     def start(self, output: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [SIDECAR, "demo"], env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.PIPE}
+        return Forked([SIDECAR, "demo"], Path.cwd(), self.environment, **streams)
 
     def left(self) -> list[str]:
         """What is there now that was not there before."""

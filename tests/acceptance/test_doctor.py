@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import SIDECAR, HeldRun, new_id
+from tests.kit import HeldRun, call, new_id
 
 
 class Doctor:
@@ -33,11 +33,7 @@ class Doctor:
         path.chmod(0o755)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PATH": f"{self.programs}:/usr/bin:/bin"}
-        command = [SIDECAR, "doctor", *arguments]
-        return subprocess.run(
-            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False, timeout=60
-        )
+        return call("doctor", *arguments, cwd=self.root, PATH=f"{self.programs}:/usr/bin:/bin")
 
     def findings(self) -> list[dict[str, Any]]:
         found = self.command("--json")
@@ -131,7 +127,7 @@ def test_a_database_is_told_sound_or_damaged_or_open_to_others(doctor: Doctor) -
     path = doctor.state / "sidecar.db"
     (doctor.state / "workflows").mkdir()
     (doctor.state / "workflows" / "w.yaml").write_text("steps: [{type: user_message, message: hello}]\n")
-    subprocess.run([SIDECAR, "flow", "run", "w"], cwd=doctor.root, capture_output=True, check=True, timeout=60)
+    call("flow", "run", "w", cwd=doctor.root).check_returncode()
     assert doctor.problems() == []
     path.chmod(0o644)
     ((topic, text, advice),) = doctor.problems()

@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import SIDECAR
+from tests.kit import SIDECAR, Forked, call
 
 
 def graph(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [SIDECAR, "graph", *arguments]
-    return subprocess.run(
-        command, cwd=root, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=60
-    )
+    return call("graph", *arguments, cwd=root)
 
 
 def test_in_a_pipe_the_picture_is_mermaid(tmp_path: Path) -> None:
@@ -29,7 +26,7 @@ def test_in_a_pipe_the_picture_is_mermaid(tmp_path: Path) -> None:
 
 def test_on_a_terminal_the_picture_is_text(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    with subprocess.Popen([SIDECAR, "graph", "iterate"], cwd=tmp_path, stdout=theirs, stdin=theirs) as process:
+    with Forked([SIDECAR, "graph", "iterate"], tmp_path, dict(os.environ), stdout=theirs, stdin=theirs) as process:
         os.close(theirs)
         told = b""
         while True:

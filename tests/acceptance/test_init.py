@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.kit import SIDECAR
+from tests.kit import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,15 +24,7 @@ def run(tmp_path: Path) -> Callable[..., Run]:
     (tmp_path / "project").mkdir()
 
     def run_it(*arguments: str, **environment: str) -> Run:
-        return subprocess.run(
-            [SIDECAR, *arguments],
-            cwd=tmp_path / "project",
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        return call(*arguments, cwd=tmp_path / "project", **environment)
 
     return run_it
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import SIDECAR
+from tests.kit import SIDECAR, call
 from tests.kit.mcp_client import tools
 
 PROJECT_FILES = {
@@ -52,7 +52,7 @@ class Installation:
         patch.chdir(self.project)
 
     def run(self, *words: str, code: int = 0) -> tuple[str, str]:
-        done = subprocess.run([SIDECAR, "mcp", "install", *words], capture_output=True, text=True, check=False)
+        done = call("mcp", "install", *words)
         assert done.returncode == code, done
         return done.stdout, done.stderr
 

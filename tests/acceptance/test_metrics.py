@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.kit import DEADLINE_S, SIDECAR, until
+from tests.kit import DEADLINE_S, SIDECAR, Forked, call, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,16 +42,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def sidecar(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SIDECAR, *arguments],
-        cwd=project,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    return call(*arguments, cwd=project, **environment)
 
 
 @contextmanager
@@ -60,9 +51,8 @@ def daemon(project: Path, **settings: Any) -> Iterator[str]:
     (project / ".swissarmyhammer" / "config.yaml").write_text(yaml.safe_dump({"kill_after_s": 0.3, **settings}))
     log = project / "daemon.log"
     with log.open("w") as file:
-        process = subprocess.Popen(
-            [SIDECAR, "daemon", "--http", "0"], cwd=project, stdin=subprocess.DEVNULL, stdout=file, stderr=file
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+        process = Forked([SIDECAR, "daemon", "--http", "0"], project, dict(os.environ), **streams)
     try:
         until(lambda: "is process" in log.read_text())
         (address,) = re.findall(r"MCP at (http://[^/]+)/mcp", log.read_text())

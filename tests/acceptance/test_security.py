@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.kit import DEADLINE_S, SIDECAR, until
+from tests.kit import DEADLINE_S, SIDECAR, call, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,16 +49,7 @@ def workflow(project: Path, name: str, *steps: dict[str, Any]) -> None:
 
 
 def sidecar(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SIDECAR, *arguments],
-        cwd=project,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    return call(*arguments, cwd=project, **environment)
 
 
 def given_away(path: Path) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit import call
+
 UNITS = Path(__file__).parents[2] / "systemd"
 SIDECAR = [sys.executable, "-m", "sidecar"]
 # Of ten; the least that is left with agents that can work. A unit without any of it has 9.6.
@@ -40,7 +42,7 @@ def _alone(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SIDECAR, "service", *arguments], capture_output=True, text=True, check=False)
+    return call("service", *arguments)
 
 
 def escaped(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import subprocess
 import tarfile
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.kit import SIDECAR, journal, until
+from tests.kit import call, journal, until
 
 SECRETS = {
     "ANTHROPIC_API_KEY": "sk-ant-of-the-environment",
@@ -56,17 +55,7 @@ def project(tmp_path: Path) -> Path:
 
 def sidecar(project: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     # No agent is to be found: to ask three programs for their versions takes most of the time.
-    environment = {**os.environ, **SECRETS, **more, "PATH": "/usr/bin:/bin"}
-    return subprocess.run(
-        [SIDECAR, *arguments],
-        cwd=project,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return call(*arguments, cwd=project, **SECRETS, **more, PATH="/usr/bin:/bin")
 
 
 def bundle(project: Path) -> dict[str, str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.kit import SIDECAR
+from tests.kit import call
 
 WORKFLOWS = ".swissarmyhammer/workflows"
 GOOD = "steps: [{type: user_message, message: hello}]\n"
@@ -32,10 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def validate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [SIDECAR, "validate", *arguments]
-    return subprocess.run(
-        command, cwd=root, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=60
-    )
+    return call("validate", *arguments, cwd=root)
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -172,8 +168,7 @@ def test_a_workflow_without_a_step_is_refused_by_validate_and_by_flow_run_alike(
     told = f"{WORKFLOWS}/empty.yaml:2: `steps` is empty: there is nothing to do"
     checked = validate(root)
     assert (checked.returncode, checked.stdout.splitlines()[0][: len(told)]) == (2, told)
-    command = [SIDECAR, "flow", "run", "empty"]
-    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=60)
+    ended = call("flow", "run", "empty", cwd=root)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert told in ended.stderr
 

@@ -4,9 +4,10 @@ Nothing here imports `sidecar`, so that a test built on it stays as it is when m
 """
 
 from tests.kit import journal
+from tests.kit.forking import SIDECAR, Forked, call
 from tests.kit.ids import is_id, new_id
 from tests.kit.journal import Event, RunRow
-from tests.kit.project import SIDECAR, Daemon, Project, tagged
+from tests.kit.project import Daemon, Project, tagged
 from tests.kit.signals import HeldRun, SignalFile, present, read_signal
 from tests.kit.terminal import Terminal
 from tests.kit.waiting import DEADLINE_S, alive, eventually, until
@@ -16,12 +17,14 @@ __all__ = [
     "SIDECAR",
     "Daemon",
     "Event",
+    "Forked",
     "HeldRun",
     "Project",
     "RunRow",
     "SignalFile",
     "Terminal",
     "alive",
+    "call",
     "eventually",
     "is_id",
     "journal",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp.shared.message import SessionMessage
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 
 from tests.kit import sockets
-from tests.kit.project import SIDECAR
+from tests.kit.forking import SIDECAR, Forked
 from tests.kit.waiting import DEADLINE_S
 
 ERAS = ("legacy", "2026-07-28")
@@ -100,13 +103,8 @@ def at_pipes(process: subprocess.Popen[bytes]) -> McpClient:
 
 def tools(project: Path) -> dict[str, dict[str, Any]]:
     """The tools that `sidecar serve` lists there, by name."""
-    with subprocess.Popen(
-        [SIDECAR, "serve"],
-        cwd=project,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with Forked([SIDECAR, "serve"], project, dict(os.environ), **streams) as process:
         client = at_pipes(process).hello()
         client.request(1, "tools/list", {})
         listed = client.answer(1)["result"]["tools"]
@@ -121,31 +119,72 @@ def over_socket(path: str) -> Any:
 
     @asynccontextmanager
     async def transport() -> AsyncIterator[Any]:
-        to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
-        async with await anyio.connect_unix(path) as stream, anyio.create_task_group() as tasks:
-
-            async def read() -> None:
-                parts: list[bytes] = []
-                async with to_client:
-                    with suppress(anyio.BrokenResourceError):  # the client has left, and the server goes on writing
-                        async for data in stream:
-                            *lines, rest = data.split(b"\n")
-                            for line in lines:
-                                whole = b"".join([*parts, line])
-                                parts = []
-                                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(whole)))
-                            parts.append(rest)
-
-            async def write() -> None:
-                async with from_client:
-                    async for item in from_client:
-                        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                        await stream.send(line.encode() + b"\n")
-
-            tasks.start_soon(read)
-            tasks.start_soon(write)
-            yield incoming, outgoing
-            tasks.cancel_scope.cancel()
+        async with await anyio.connect_unix(path) as stream, _streams(stream, stream.send) as streams:
+            yield streams
 
     return transport()
+
+
+def over_pipes(directory: Path, environment: dict[str, str]) -> Any:
+    """The same with `sidecar serve`, which it starts and ends as clients do: its standard input is closed."""
+
+    @asynccontextmanager
+    async def transport() -> AsyncIterator[Any]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with Forked([SIDECAR, "serve"], directory, environment, bufsize=0, **pipes) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            async with _streams(_pieces(process.stdout.fileno()), partial(_write, process.stdin.fileno())) as streams:
+                yield streams
+            process.stdin.close()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(process.wait, DEADLINE_S)
+
+    return transport()
+
+
+async def _pieces(file: int) -> AsyncIterator[bytes]:
+    os.set_blocking(file, False)
+    while True:
+        await anyio.wait_readable(file)
+        data = os.read(file, 65_536)
+        if not data:
+            return
+        yield data
+
+
+async def _write(file: int, data: bytes) -> None:
+    os.set_blocking(file, False)
+    while data:
+        await anyio.wait_writable(file)
+        data = data[os.write(file, data) :]
+
+
+@asynccontextmanager
+async def _streams(pieces: AsyncIterable[bytes], send: Callable[[bytes], Awaitable[object]]) -> AsyncIterator[Any]:
+    """What the library reads from and writes to."""
+    to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        parts: list[bytes] = []
+        async with to_client:
+            with suppress(anyio.BrokenResourceError):  # the client has left, and the server goes on writing
+                async for data in pieces:
+                    *lines, rest = data.split(b"\n")
+                    for line in lines:
+                        whole = b"".join([*parts, line])
+                        parts = []
+                        await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(whole)))
+                    parts.append(rest)
+
+    async def write() -> None:
+        async with from_client:
+            async for item in from_client:
+                await send(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        tasks.start_soon(write)
+        yield incoming, outgoing
+        tasks.cancel_scope.cancel()

@@ -12,20 +12,21 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import psutil
 import yaml
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 
 from tests.kit import journal
+from tests.kit.forking import SIDECAR, Forked
+from tests.kit.mcp_client import over_pipes
 from tests.kit.waiting import DEADLINE_S, until
 
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
 CALLER = Path(__file__).parent / "programs" / "caller.py"
 TAG = "SIDECAR_TEST_TAG"
+FORKED_OPTIONS = {"cwd", "env", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "errors"}
 
 
 class Project:
@@ -69,10 +70,10 @@ class Project:
     # --- the command
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """The command: forked from a process that has imported it, but where an option needs a start from the disk."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process: subprocess.Popen[str] = subprocess.Popen(
-            [SIDECAR, *arguments], **{"cwd": self.root, "env": self.environment, **pipes, **options}
-        )
+        kind = subprocess.Popen if options.keys() - FORKED_OPTIONS else Forked
+        process = kind([SIDECAR, *arguments], **{"cwd": self.root, "env": self.environment, **pipes, **options})
         self.started.append(process)
         return process
 
@@ -116,9 +117,9 @@ class Project:
             async with Client(self.served(**environment), mode=era) as client:
                 yield client
 
-    def served(self, **environment: str) -> StdioServerParameters:
-        env = {**self.environment, **environment}
-        return StdioServerParameters(command=SIDECAR, args=["serve"], env=env, cwd=self.root)
+    def served(self, **environment: str) -> Any:
+        """The transport of such a client."""
+        return over_pipes(self.root, {**self.environment, **environment})
 
     # --- what others see of it
 
@@ -160,8 +161,11 @@ class Project:
         return False
 
     def tagged(self) -> list[psutil.Process]:
-        """What runs with this project's tag."""
-        return tagged(self.tag)
+        """What runs with this project's tag. The environment of a forked command cannot be seen from outside."""
+        running = [process.pid for process in self.started if process.poll() is None]
+        found = tagged(self.tag)
+        unseen = set(running) - {process.pid for process in found}
+        return [*found, *map(psutil.Process, unseen)]
 
     def processes(self) -> list[psutil.Process]:
         """What runs with this project's tag, besides what the test started itself."""
@@ -216,6 +220,15 @@ class Project:
         path = self.root / name
         self.until(lambda: path.exists() and path.stat().st_size > 0)
         return path
+
+    @contextmanager
+    def alone(self) -> Iterator[Self]:
+        """For a test, in which everything that it starts has to come to an end."""
+        try:
+            yield self
+            until(lambda: not self.tagged(), shown=lambda: f"processes were left behind: {self.tagged()}")
+        finally:
+            self.close()
 
     def close(self) -> list[psutil.Process]:
         """End everything that is left; what was left of what the command started."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyte
 
+from tests.kit.forking import SIDECAR, Forked
 from tests.kit.waiting import DEADLINE_S
 
 # Opens its terminal again, which makes it the controlling one of the new session, and becomes the command.
@@ -59,15 +60,14 @@ class Terminal:
         self.before = termios.tcgetattr(self.slave)
         self.stream = pyte.ByteStream(self.screen)
         self.written = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _ON_A_TERMINAL, *argv],
-            cwd=cwd,
-            env={**environment, "TERM": "xterm-256color"},
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave,
-            start_new_session=True,
-        )
+        env = {**environment, "TERM": "xterm-256color"}
+        streams: dict[str, Any] = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
+        self.process: subprocess.Popen[Any]
+        if argv[0] == SIDECAR:
+            self.process = Forked(list(argv), cwd, env, terminal=True, **streams)
+        else:
+            words = [sys.executable, "-c", _ON_A_TERMINAL, *argv]
+            self.process = subprocess.Popen(words, cwd=cwd, env=env, start_new_session=True, **streams)
 
     @property
     def text(self) -> str:

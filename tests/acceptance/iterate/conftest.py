@@ -86,23 +86,15 @@ def _opened(fifo: Path) -> int:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[WorkspaceProject]:
-    project = WorkspaceProject(tmp_path)
-    yield project
-    _nothing_is_left(project)
+    with WorkspaceProject(tmp_path).alone() as project:
+        yield project
 
 
 @pytest.fixture
 def claude_iterate(tmp_path: Path) -> Iterator[WorkspaceProject]:
     """A project whose workspaces claude-iterate made."""
-    project = WorkspaceProject(tmp_path, "claude-iterate/workspaces")
-    yield project
-    _nothing_is_left(project)
-
-
-def _nothing_is_left(project: WorkspaceProject) -> None:
-    left = project.tagged()
-    project.close()
-    assert left == [], "processes were left behind"
+    with WorkspaceProject(tmp_path, "claude-iterate/workspaces").alone() as project:
+        yield project
 
 
 @pytest.fixture

@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit import SIDECAR, Forked
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).parent
-SIDECAR = str(Path(sys.executable).with_name("sidecar"))
 DEADLINE_S = 120
 ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -43,15 +43,8 @@ class Project:
         self.environment |= {"SIDECAR_DEFAULT_AGENT": "command", "SIDECAR_KILL_AFTER_S": "0.3"}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [SIDECAR, *arguments],
-            cwd=self.root,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return Forked([SIDECAR, *arguments], self.root, self.environment, **streams)
 
     def run(self, *arguments: str, code: int = 0) -> str:
         with self.start(*arguments) as process:
@@ -62,9 +55,8 @@ class Project:
     @contextmanager
     def serve(self, *, handshake: bool = True) -> Iterator[Client]:
         """`sidecar serve`, and a client of one of the two protocol eras."""
-        with subprocess.Popen(
-            [SIDECAR, "serve"], cwd=self.root, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as process:
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with Forked([SIDECAR, "serve"], self.root, self.environment, **streams) as process:
             client = Client(process, handshake=handshake)
             yield client
             client.close()
