@@ -65,10 +65,11 @@ def test_the_sdist_holds_what_a_packager_needs_to_build_and_test(built: Path) ->
 
 def test_the_wheel_runs_in_a_fresh_environment(built: Path, tmp_path: Path) -> None:
     environment = tmp_path / "venv"
-    venv.create(environment, with_pip=True)
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "install", "--require-hashes", "-r", str(CHECKOUT / "requirements" / "run.txt")])
-    run([*pip, "install", "--no-deps", str(next(built.glob("*.whl")))])
+    venv.create(environment)
+    interpreter = str(environment / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", interpreter, "--quiet", "--disable-pip-version-check"]
+    run([*pip, "install", "--no-compile", "--require-hashes", "-r", str(CHECKOUT / "requirements" / "run.txt")])
+    run([*pip, "install", "--no-compile", "--no-deps", str(next(built.glob("*.whl")))])
     run([*pip, "check"])
     workspace = tmp_path / "project" / ".swissarmyhammer" / "workspaces" / "my-task"
     workspace.mkdir(parents=True)
