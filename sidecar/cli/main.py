@@ -30,7 +30,9 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         command, rest = _meant(options.command, options.arguments, options.project)
-        return int(import_module(f"sidecar.cli.{command.replace('-', '_')}").main(rest, options.project))
+        code = int(import_module(f"sidecar.cli.{command.replace('-', '_')}").main(rest, options.project))
+        sys.stdout.flush()  # what cannot be written is an error of ours, and not one of the interpreter's end
+        return code
     except REPORTED as error:
         print(f"sidecar: {error}", file=sys.stderr)
         return FAILED

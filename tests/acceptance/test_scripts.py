@@ -14,7 +14,7 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 INGREDIENTS = ("pyproject.toml", "README.md", "LICENSE", "requirements", "scripts", "sidecar", "workflows", "systemd")
 # What it takes to install the checkout. That all of the requirements can be installed, test_package shows.
-BUILDERS = ("editables", "hatchling", "packaging", "pathspec", "pip", "pluggy", "trove-classifiers")
+BUILDERS = ("editables", "hatchling", "packaging", "pathspec", "pip", "pluggy", "tomlkit", "trove-classifiers")
 
 
 def run(checkout: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -37,6 +37,7 @@ class McpClient:
         self.send_bytes = send
         self._lines = lines
         self.received: list[dict[str, Any]] = []
+        self._used = 1_000  # tests that number their requests take smaller ones
 
     def hello(self) -> McpClient:
         """The handshake of the first era; the second has none."""
@@ -54,6 +55,14 @@ class McpClient:
     def call(self, number: int, tool: str, arguments: dict[str, Any], **meta: Any) -> None:
         more = {"_meta": meta} if meta else {}
         self.request(number, "tools/call", {"name": tool, "arguments": arguments, **more})
+
+    def use(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """What a tool gives that refuses nothing."""
+        self._used += 1
+        self.call(self._used, tool, arguments)
+        answer = self.answer(self._used)
+        assert not answer["result"].get("isError"), (tool, arguments, answer)
+        return answer["result"]["structuredContent"]  # type: ignore[no-any-return]
 
     def answer(self, number: int | None) -> dict[str, Any]:
         """The answer to one request; what else comes is kept in `received`."""
@@ -101,17 +110,22 @@ def at_pipes(process: subprocess.Popen[bytes]) -> McpClient:
     return McpClient(send, process.stdout)
 
 
-def tools(project: Path) -> dict[str, dict[str, Any]]:
-    """The tools that `sidecar serve` lists there, by name."""
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with Forked([SIDECAR, "serve"], project, dict(os.environ), **streams) as process:
-        client = at_pipes(process).hello()
-        client.request(1, "tools/list", {})
-        listed = client.answer(1)["result"]["tools"]
+@contextmanager
+def at_serve(directory: Path, environment: dict[str, str]) -> Iterator[McpClient]:
+    """To a `sidecar serve` of its own."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with Forked([SIDECAR, "serve"], directory, environment, **streams) as process:
+        yield at_pipes(process)
         assert process.stdin is not None
         process.stdin.close()
         process.wait(DEADLINE_S)
-    return {tool["name"]: tool for tool in listed}
+
+
+def tools(project: Path) -> dict[str, dict[str, Any]]:
+    """The tools that `sidecar serve` lists there, by name."""
+    with at_serve(project, dict(os.environ)) as client:
+        client.hello().request(1, "tools/list", {})
+        return {tool["name"]: tool for tool in client.answer(1)["result"]["tools"]}
 
 
 def over_socket(path: str) -> Any:

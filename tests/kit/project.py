@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,8 @@ from mcp import Client
 
 from tests.kit import journal
 from tests.kit.forking import SIDECAR, Forked
-from tests.kit.mcp_client import over_pipes
+from tests.kit.mcp_client import McpClient, at_serve, over_pipes
+from tests.kit.terminal import Terminal
 from tests.kit.waiting import DEADLINE_S, until
 
 CALLER = Path(__file__).parent / "programs" / "caller.py"
@@ -36,14 +37,17 @@ class Project:
         self.root = root
         self.state = root / ".swissarmyhammer"
         self.tag = uuid.uuid4().hex
-        self.environment = {**os.environ, TAG: self.tag, **environment}
+        # A fixture of a module is made before the environment of its tests is.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}
+        self.environment = {**kept, TAG: self.tag, **environment}
         self.started: list[subprocess.Popen[str]] = []
+        self.terminals: list[Terminal] = []
         for name in ("workflows", "agents"):
             (self.state / name).mkdir(parents=True)
 
     # --- what is in it
 
-    def workflow(self, name: str, *steps: dict[str, Any], **definition: Any) -> None:
+    def workflow(self, name: str, /, *steps: dict[str, Any], **definition: Any) -> None:
         content = {"description": name, **definition, **({"steps": list(steps)} if steps else {})}
         (self.state / "workflows" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
@@ -81,6 +85,11 @@ class Project:
         """With its output in a file, which can be read while it runs."""
         with (self.root / name).open("w") as file:
             return self.start(*arguments, stdout=file)
+
+    def terminal(self, *arguments: str, **size: int) -> Terminal:
+        """The command on a terminal of its own."""
+        self.terminals.append(Terminal([SIDECAR, *arguments], self.root, self.environment, **size))
+        return self.terminals[-1]
 
     @staticmethod
     def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -120,6 +129,10 @@ class Project:
     def served(self, **environment: str) -> Any:
         """The transport of such a client."""
         return over_pipes(self.root, {**self.environment, **environment})
+
+    def serve(self) -> AbstractContextManager[McpClient]:
+        """A client of a `sidecar serve` of its own, by hand."""
+        return at_serve(self.root, self.environment)
 
     # --- what others see of it
 
@@ -226,12 +239,16 @@ class Project:
         """For a test, in which everything that it starts has to come to an end."""
         try:
             yield self
+            for terminal in self.terminals:
+                terminal.close()
             until(lambda: not self.tagged(), shown=lambda: f"processes were left behind: {self.tagged()}")
         finally:
             self.close()
 
     def close(self) -> list[psutil.Process]:
         """End everything that is left; what was left of what the command started."""
+        for terminal in self.terminals:
+            terminal.close()
         for process in self.started:
             if process.poll() is None:
                 process.kill()

@@ -55,6 +55,7 @@ class Terminal:
         lines: int = 30,
     ) -> None:
         self.master, self.slave = pty.openpty()
+        self._open = [self.master, self.slave]
         self.screen = TwoScreens(columns, lines)
         self.resize(columns, lines)
         self.before = termios.tcgetattr(self.slave)
@@ -88,6 +89,11 @@ class Terminal:
     def shows(self, *texts: str) -> None:
         self.until(lambda: all(text in self.text for text in texts))
 
+    @property
+    def printed(self) -> str:
+        """All that was ever written to it."""
+        return self.written.decode(errors="replace")
+
     def has_written(self, *texts: str) -> None:
         """On the screen, now or before."""
         self.until(lambda: all(text.encode() in self.written for text in texts))
@@ -95,6 +101,10 @@ class Terminal:
     def takes_keys(self) -> None:
         """Wait until single keys are read."""
         self.until(lambda: not termios.tcgetattr(self.slave)[3] & termios.ECHO)
+
+    def is_as_before(self) -> bool:
+        """Whether the terminal is set as it was found."""
+        return termios.tcgetattr(self.slave) == self.before
 
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
@@ -116,5 +126,5 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+        while self._open:
+            os.close(self._open.pop())

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import psutil
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 PAUSE_S = 0.01
 
 

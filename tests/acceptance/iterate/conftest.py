@@ -8,13 +8,13 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit import SIDECAR, Event, Project, Terminal, until
+from tests.kit import Event, Project, Terminal, until
 
 # Takes the prompt, says that it is there, and does what it is told through a FIFO.
 AGENT = 'cat > prompt; pwd > where; echo turn >> turns; read -r order < orders; eval "$order"'
@@ -61,6 +61,11 @@ class WorkspaceProject(Project):
 
     # --- the command
 
+    def at_terminal(self, *arguments: str, **size: int) -> Terminal:
+        """`iterate` on a terminal."""
+        words = arguments or ("iterate", "my-task", "-p", "delay=0s", "-p", "max_iterations=5")
+        return self.terminal(*words, **size)
+
     def iterate(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         return self.start("iterate", "my-task", "-p", "delay=0s", *arguments, stdin=stdin)
 
@@ -95,20 +100,3 @@ def claude_iterate(tmp_path: Path) -> Iterator[WorkspaceProject]:
     """A project whose workspaces claude-iterate made."""
     with WorkspaceProject(tmp_path, "claude-iterate/workspaces").alone() as project:
         yield project
-
-
-@pytest.fixture
-def at_terminal(project: WorkspaceProject) -> Iterator[Callable[..., Terminal]]:
-    """`iterate` on a terminal."""
-    terminals: list[Terminal] = []
-
-    def begin(*arguments: str, **size: int) -> Terminal:
-        words = arguments or ("iterate", "my-task", "-p", "delay=0s", "-p", "max_iterations=5")
-        terminals.append(Terminal([SIDECAR, *words], project.root, project.environment, **size))
-        return terminals[-1]
-
-    try:
-        yield begin
-    finally:
-        for terminal in terminals:
-            terminal.close()

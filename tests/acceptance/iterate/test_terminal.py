@@ -7,21 +7,15 @@ import termios
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.acceptance.iterate.conftest import WorkspaceProject
-    from tests.kit import Terminal
 
-    Begin = Callable[..., Terminal]
 
 REQUESTED = "Stop requested (Press 's' to cancel)"
 
 
-def test_the_key_s_asks_for_a_stop_which_comes_after_the_iteration(
-    project: WorkspaceProject, at_terminal: Begin
-) -> None:
+def test_the_key_s_asks_for_a_stop_which_comes_after_the_iteration(project: WorkspaceProject) -> None:
     """Seed 002: the key `s` alone asks for a stop; the display shows it, and the terminal is given back."""
-    terminal = at_terminal()
+    terminal = project.at_terminal()
     terminal.shows("iterate · my-task", "RUNNING", "0 / 5 (0%)", "Mode: loop", "Press s to toggle stop")
     terminal.takes_keys()
     project.wait_for_turn()
@@ -38,9 +32,9 @@ def test_the_key_s_asks_for_a_stop_which_comes_after_the_iteration(
     assert termios.tcgetattr(terminal.slave) == terminal.before
 
 
-def test_the_key_s_again_cancels_the_stop_in_time(project: WorkspaceProject, at_terminal: Begin) -> None:
+def test_the_key_s_again_cancels_the_stop_in_time(project: WorkspaceProject) -> None:
     """Seed 002: the key is a toggle, `S` too."""
-    terminal = at_terminal()
+    terminal = project.at_terminal()
     terminal.takes_keys()
     project.wait_for_turn()
     terminal.type("S")
@@ -55,11 +49,9 @@ def test_the_key_s_again_cancels_the_stop_in_time(project: WorkspaceProject, at_
     assert "✓ COMPLETED" in terminal.text
 
 
-def test_a_stop_file_is_shown_with_its_reason_and_the_key_refuses_it_for_this_run(
-    project: WorkspaceProject, at_terminal: Begin
-) -> None:
+def test_a_stop_file_is_shown_with_its_reason_and_the_key_refuses_it_for_this_run(project: WorkspaceProject) -> None:
     """Seed 002: the display tells which source a stop has; the key toggles against a file, too."""
-    terminal = at_terminal()
+    terminal = project.at_terminal()
     terminal.takes_keys()
     project.wait_for_turn()
     (project.workspace / ".stop").write_text("Tests are red\n")
@@ -72,9 +64,9 @@ def test_a_stop_file_is_shown_with_its_reason_and_the_key_refuses_it_for_this_ru
     assert (project.last().status, project.turns()) == ("completed", 2)
 
 
-def test_ctrl_c_interrupts_at_once_and_the_run_can_be_resumed(project: WorkspaceProject, at_terminal: Begin) -> None:
+def test_ctrl_c_interrupts_at_once_and_the_run_can_be_resumed(project: WorkspaceProject) -> None:
     """Seed 002: Ctrl-C works beside the key, with exit code 130, and cleans up."""
-    terminal = at_terminal()
+    terminal = project.at_terminal()
     terminal.takes_keys()
     project.report(progress={"completed": 1, "total": 2})
     project.wait_for_turn()
@@ -85,7 +77,7 @@ def test_ctrl_c_interrupts_at_once_and_the_run_can_be_resumed(project: Workspace
     assert "! INTERRUPTED" in terminal.text
     assert termios.tcgetattr(terminal.slave) == terminal.before
     project.turns_told = project.turns()
-    resumed = at_terminal("resume", run.run_id)
+    resumed = project.at_terminal("resume", run.run_id)
     # What it did before counts.
     resumed.shows("RUNNING", "1 / 5 (20%)", "iteration 2", "attempt 2")
     project.report(complete=True)
@@ -93,11 +85,9 @@ def test_ctrl_c_interrupts_at_once_and_the_run_can_be_resumed(project: Workspace
     assert [event.data["iteration"] for event in project.last_events("iteration")] == [1, 2]
 
 
-def test_ctrl_c_twice_kills_an_agent_that_does_not_listen_without_waiting_for_it(
-    project: WorkspaceProject, at_terminal: Begin
-) -> None:
+def test_ctrl_c_twice_kills_an_agent_that_does_not_listen_without_waiting_for_it(project: WorkspaceProject) -> None:
     project.environment["SIDECAR_KILL_AFTER_S"] = "3000"
-    terminal = at_terminal()
+    terminal = project.at_terminal()
     terminal.takes_keys()
     project.tell("trap 'touch asked' TERM; touch ready; while :; do sleep 1000 & wait $!; done")
     terminal.until((project.root / "ready").exists)
@@ -109,10 +99,8 @@ def test_ctrl_c_twice_kills_an_agent_that_does_not_listen_without_waiting_for_it
     assert project.last().status == "interrupted"
 
 
-def test_killed_with_9_it_leaves_the_first_screen_and_the_setting_that_it_found(
-    project: WorkspaceProject, at_terminal: Begin
-) -> None:
-    terminal = at_terminal()
+def test_killed_with_9_it_leaves_the_first_screen_and_the_setting_that_it_found(project: WorkspaceProject) -> None:
+    terminal = project.at_terminal()
     terminal.shows("RUNNING", "Press s to toggle stop")
     terminal.takes_keys()
     project.wait_for_turn()
@@ -123,10 +111,8 @@ def test_killed_with_9_it_leaves_the_first_screen_and_the_setting_that_it_found(
     terminal.until(lambda: not project.tagged())
 
 
-def test_without_a_panel_a_terminal_gets_lines_and_the_key_is_heard_all_the_same(
-    project: WorkspaceProject, at_terminal: Begin
-) -> None:
-    terminal = at_terminal("flow", "run", "iterate", "my-task", "--no-panel")
+def test_without_a_panel_a_terminal_gets_lines_and_the_key_is_heard_all_the_same(project: WorkspaceProject) -> None:
+    terminal = project.at_terminal("flow", "run", "iterate", "my-task", "--no-panel")
     terminal.shows("loop: iteration 1 of 50")
     terminal.takes_keys()
     project.wait_for_turn()
@@ -138,11 +124,9 @@ def test_without_a_panel_a_terminal_gets_lines_and_the_key_is_heard_all_the_same
     assert project.last().status == "stopped"
 
 
-def test_messages_and_warnings_are_on_the_terminal_when_the_panel_is_gone(
-    project: WorkspaceProject, at_terminal: Begin
-) -> None:
+def test_messages_and_warnings_are_on_the_terminal_when_the_panel_is_gone(project: WorkspaceProject) -> None:
     (project.workspace / ".abort").write_text("from yesterday\n")
-    terminal = at_terminal(lines=40)
+    terminal = project.at_terminal(lines=40)
     project.tell(f"printf %s '{{\"comp' > {project.status}")
     project.report(complete=True)
     assert terminal.end() == 0

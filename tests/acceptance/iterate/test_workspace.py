@@ -7,10 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.acceptance.iterate.conftest import WorkspaceProject
-    from tests.kit import Terminal
 
 
 def test_init_makes_files_that_explain_themselves_and_never_overwrites_one(project: WorkspaceProject) -> None:
@@ -104,10 +101,10 @@ def test_clean_refuses_while_a_run_is_live_there(project: WorkspaceProject) -> N
     assert project.finished(process)[0] == 0
 
 
-def test_clean_asks_at_a_terminal(project: WorkspaceProject, at_terminal: Callable[..., Terminal]) -> None:
+def test_clean_asks_at_a_terminal(project: WorkspaceProject) -> None:
     (project.workspace / ".stop").touch()
     for answer, code in (("n\n", 1), ("y\n", 0)):
-        terminal = at_terminal("workspace", "clean", "my-task")
+        terminal = project.at_terminal("workspace", "clean", "my-task")
         terminal.shows("  .stop", "Remove them? [y/N]")
         terminal.type(answer)
         assert terminal.end() == code

@@ -17,7 +17,6 @@ from mcp.types import ProgressNotification
 
 from tests.kit import DEADLINE_S, Project
 from tests.kit.mcp_client import ERAS, SocketClient, at_socket, over_socket
-from tests.kit.project import TAG
 
 
 class House:
@@ -79,12 +78,7 @@ class Heard:
 
 @contextmanager
 def _built(place: Path) -> Iterator[House]:
-    project = Project(place / "project")
-    # A module's fixture is made before the environment of its tests is.
-    kept = {
-        name: value for name, value in project.environment.items() if not name.startswith("SIDECAR_") or name == TAG
-    }
-    project.environment = {**kept, "HOME": str(place)}
+    project = Project(place / "project", HOME=str(place))
     try:
         yield House(project)
     finally:

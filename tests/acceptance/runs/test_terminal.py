@@ -3,67 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import subprocess
-import sys
-import termios
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.kit import Project
 
-# Opens its terminal again, which makes it the one that controls the new session, and becomes the command.
 ENTER, LEAVE = "\033[?1049h", "\033[?1049l"
-ON_A_TERMINAL = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
-
-
-class Sitting:
-    """The command on a terminal of its own."""
-
-    def __init__(self, flows: Project, *arguments: str) -> None:
-        self.master, slave = pty.openpty()
-        self.screen = ""
-        command = os.path.join(os.path.dirname(sys.executable), "sidecar")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", ON_A_TERMINAL, command, *arguments],
-            cwd=flows.root,
-            env={**flows.environment, "TERM": "xterm"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        self.before = termios.tcgetattr(self.master)
-        os.close(slave)
-
-    def read_until(self, text: str, again: bool = False) -> None:
-        """`again`: what was read before does not count."""
-        deadline = time.monotonic() + 60
-        begin = len(self.screen) if again else 0
-        while text not in self.screen[begin:]:
-            assert self._reads(deadline), f"{text!r} never came: {self.screen}"
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def end(self) -> int:
-        deadline = time.monotonic() + 60
-        while self._reads(deadline):
-            pass
-        os.close(self.master)
-        return self.process.wait(timeout=60)
-
-    def _reads(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self.master], [], [], max(deadline - time.monotonic(), 0))
-        try:
-            data = os.read(self.master, 4096) if ready else b""
-        except OSError:  # as Linux tells that nobody holds the other end any more
-            return False
-        self.screen += data.decode()
-        return bool(data)
 
 
 def test_at_a_terminal_a_question_is_asked_there_until_the_answer_is_right(flows: Project) -> None:
@@ -80,16 +25,16 @@ def test_at_a_terminal_a_question_is_asked_there_until_the_answer_is_right(flows
         inputs={"things": {"type": "string", "required": True, "choices": ["cups", "spoons"]}},
         state_schema={"raw": {"count": "number"}},
     )
-    sitting = Sitting(flows, "flow", "asking", "-i")
-    sitting.read_until("one of: cups, spoons")
+    sitting = flows.terminal("flow", "asking", "-i")
+    sitting.has_written("one of: cups, spoons")
     sitting.type("forks\n")
-    sitting.read_until("\nthe answer has to be one of cups, spoons\r\n")
+    sitting.has_written("\nthe answer has to be one of cups, spoons\r\n")
     sitting.type("cups\n")
-    sitting.read_until("How many cups?: ")
+    sitting.has_written("How many cups?: ")
     sitting.type("several\n")
-    sitting.read_until("\nthe answer has to be a whole number")
+    sitting.has_written("\nthe answer has to be a whole number")
     sitting.type("4\n")
-    sitting.read_until("4 it is")
+    sitting.has_written("4 it is")
     assert sitting.end() == 0
 
 
@@ -98,10 +43,10 @@ def test_a_failed_pattern_says_the_authors_words_and_nothing_else(flows: Project
     ask = {"type": "user_input", "prompt": "Which files?", "validation": validation}
     step = {**ask, "state_update": {"path": "raw.choice"}}
     flows.workflow("asking", step, state_schema={"raw": {"choice": "string"}})
-    sitting = Sitting(flows, "flow", "run", "asking")
-    sitting.read_until("Which files?: ")
+    sitting = flows.terminal("flow", "run", "asking")
+    sitting.has_written("Which files?: ")
     sitting.type("no idea\n")
-    sitting.read_until("\r\nPlease provide a valid option\r\nWhich files?: ")
+    sitting.has_written("\r\nPlease provide a valid option\r\nWhich files?: ")
     sitting.type("\x04")  # nobody answers: the run waits for `sidecar answer`
     assert sitting.end() == 0
     run_id = flows.journalled()[0].run_id
@@ -110,11 +55,11 @@ def test_a_failed_pattern_says_the_authors_words_and_nothing_else(flows: Project
 
 
 def test_the_key_s_stops_the_run_after_the_iteration(flows: Project) -> None:
-    sitting = Sitting(flows, "flow", "run", "counting")
+    sitting = flows.terminal("flow", "run", "counting")
     flows.until_exists("at-0")
-    flows.until(lambda: not _echoes(sitting.master))  # now it listens to single keys
+    sitting.takes_keys()
     sitting.type("s")
-    sitting.read_until("Press 's' to cancel")
+    sitting.has_written("Press 's' to cancel")
     flows.touch("go")
     assert sitting.end() == 0
     assert (flows.journalled()[0].status, flows.lines("ran")) == ("stopped", ["0"])
@@ -134,19 +79,19 @@ def test_a_command_for_the_person_has_the_terminal_and_then_the_panel_is_back(fl
         command("read name </dev/tty && read rest && echo $name $rest > seen"),
         {"id": "rest", "type": "shell_command", "command": "touch at-rest; until [ -e on ]; do sleep 0.02; done"},
     )
-    sitting = Sitting(flows, "flow", "run", "login")
-    sitting.read_until("RUNNING")
+    sitting = flows.terminal("flow", "run", "login")
+    sitting.has_written("RUNNING")
     flows.until_exists("at-work")
     flows.touch("go")
-    sitting.read_until("name? ")
-    shown = sitting.screen[: sitting.screen.rindex("name? ")]
+    sitting.has_written("name? ")
+    shown = sitting.printed[: sitting.printed.rindex("name? ")]
     assert shown.count(ENTER) == shown.count(LEAVE) == 1  # the panel is out of the way
-    assert termios.tcgetattr(sitting.master) == sitting.before
+    assert sitting.is_as_before()
     sitting.type("sam\n")  # with an s, which is no key now
-    sitting.read_until("sam")
+    sitting.has_written("sam")
     sitting.type("smith\n")
     flows.until_exists("at-rest")
-    sitting.read_until(ENTER, again=True)
+    sitting.until(lambda: sitting.printed.count(ENTER) == 2)
     flows.touch("on")
     assert sitting.end() == 0
     assert (flows.journalled()[0].status, flows.lines("seen")) == ("completed", ["sam smith"])
@@ -154,8 +99,8 @@ def test_a_command_for_the_person_has_the_terminal_and_then_the_panel_is_back(fl
 
 def test_ctrl_c_at_such_a_command_interrupts_the_run(flows: Project) -> None:
     flows.workflow("login", command("read name"), {"type": "shell_command", "command": "touch never"})
-    sitting = Sitting(flows, "flow", "run", "login")
-    sitting.read_until("name? ")
+    sitting = flows.terminal("flow", "run", "login")
+    sitting.has_written("name? ")
     sitting.type("\x03")
     assert sitting.end() == 130
     assert flows.journalled()[0].status == "interrupted"
@@ -165,12 +110,12 @@ def test_ctrl_c_at_such_a_command_interrupts_the_run(flows: Project) -> None:
 def test_an_abort_ends_such_a_command_with_all_that_it_started_and_mends_the_terminal(flows: Project) -> None:
     deaf = "echo $$ > pid; trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & stty raw -echo; read name"
     flows.workflow("login", command(deaf))
-    sitting = Sitting(flows, "flow", "run", "login")
-    sitting.read_until("name? ")
-    flows.until(lambda: not _echoes(sitting.master))
+    sitting = flows.terminal("flow", "run", "login")
+    sitting.has_written("name? ")
+    sitting.takes_keys()
     (flows.state / ".abort").write_text("enough\n")
-    sitting.read_until("ABORTED")
-    flows.until(lambda: termios.tcgetattr(sitting.master) == sitting.before)
+    sitting.has_written("ABORTED")
+    sitting.until(sitting.is_as_before)
     assert sitting.end() == 2
     receipt = json.loads((flows.state / ".abort.receipt.json").read_text())
     assert (receipt["survivors"], flows.journalled()[0].status) == (0, "aborted")
@@ -180,8 +125,8 @@ def test_an_abort_ends_such_a_command_with_all_that_it_started_and_mends_the_ter
 
 def test_such_a_command_does_not_outlive_the_owner(flows: Project) -> None:
     flows.workflow("login", command("{ setsid sleep 600 & read name; }"))
-    sitting = Sitting(flows, "flow", "run", "login")
-    sitting.read_until("name? ")
+    sitting = flows.terminal("flow", "run", "login")
+    sitting.has_written("name? ")
     sitting.process.kill()
     flows.until(lambda: flows.tagged() == [])
     sitting.end()
@@ -191,10 +136,10 @@ def test_such_a_command_that_fails_or_takes_too_long_fails_its_step(flows: Proje
     flows.workflow(
         "login", command("exit 3") | {"on_error": "continue"}, command("read name") | {"id": "b", "timeout": "1s"}
     )
-    sitting = Sitting(flows, "flow", "run", "login", "--no-panel")
+    sitting = flows.terminal("flow", "run", "login", "--no-panel")
     assert sitting.end() == 2
-    assert "step login: failed: the command ended with exit code 3" in sitting.screen
-    assert "did not end within 1 s" in sitting.screen
+    assert "step login: failed: the command ended with exit code 3" in sitting.printed
+    assert "did not end within 1 s" in sitting.printed
 
 
 def test_without_a_terminal_such_a_command_is_like_any_other(flows: Project) -> None:
@@ -209,7 +154,3 @@ def test_without_a_terminal_interactive_says_what_is_missing(flows: Project) -> 
     code, _, err = flows.run("flow", "asking", "-i")
     assert code == 2
     assert "what missing, and no terminal to ask at" in err
-
-
-def _echoes(terminal: int) -> bool:
-    return bool(termios.tcgetattr(terminal)[3] & termios.ECHO)

@@ -6,15 +6,16 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import yaml
+from tests.kit.mcp_client import STATELESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.acceptance.snapshots.conftest import Project
+    from tests.kit import Project
 
     Compare = Callable[[str, str], None]
 
+Step = dict[str, Any]
 COMMANDS = [
     "init",
     "stop",
@@ -61,58 +62,60 @@ COMMANDS = [
     "doctor",
     "support-bundle",
 ]
-WAITING = {"id": "work", "type": "shell_command", "command": "until [ -e go ]; do sleep 0.05; done"}
-QUESTION = {"id": "ask", "type": "user_input", "prompt": "Which?", "answer_type": "string"}
-LOOP = {"id": "loop", "type": "while", "condition": True, "max_iterations": 1, "body": [WAITING]}
+WAITING: Step = {"id": "work", "type": "shell_command", "command": "until [ -e go ]; do sleep 0.05; done"}
+QUESTION: Step = {"id": "ask", "type": "user_input", "prompt": "Which?", "answer_type": "string"}
+LOOP: Step = {"id": "loop", "type": "while", "condition": True, "max_iterations": 1, "body": [WAITING]}
 
 
 def test_the_help_of_every_command(project: Project, same_as_snapshot: Compare) -> None:
-    top = project.run("--help")
+    top = project.output("--help")
     listed = re.findall(r"^  ([\w-]+) ", top.split("\ncommands:\n")[1].split("\n\n")[0], re.MULTILINE)
     assert sorted({command.split()[0] for command in COMMANDS}) == sorted(listed)
     texts = [f"$ sidecar --help\n{top}"]
-    texts += [f"$ sidecar {command} --help\n{project.run(*command.split(), '--help')}" for command in COMMANDS]
+    texts += [f"$ sidecar {command} --help\n{project.output(*command.split(), '--help')}" for command in COMMANDS]
     without_paths = re.sub(r"^(It is builtin: )/.*/", r"\1/…/", "\n".join(texts), flags=re.MULTILINE)
     same_as_snapshot("help.txt", without_paths)
 
 
 def test_the_list_of_tools_in_both_eras(project: Project, same_as_snapshot: Compare) -> None:
     lists = []
-    for handshake in (True, False):
-        with project.serve(handshake=handshake) as client:
-            lists.append(client.request("tools/list", {})["tools"])
+    for params in ({}, {"_meta": STATELESS}):
+        with project.serve() as client:
+            if not params:
+                client.hello()
+            client.request(1, "tools/list", params)
+            lists.append(client.answer(1)["result"]["tools"])
     assert lists[0] == lists[1]
     same_as_snapshot("tools.json", json.dumps(lists[0], indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def test_the_schema_of_workflows(project: Project, same_as_snapshot: Compare) -> None:
-    same_as_snapshot("schema.json", project.run("schema"))
+    same_as_snapshot("schema.json", project.output("schema"))
 
 
 def test_the_keys_of_doctor(project: Project, same_as_snapshot: Compare) -> None:
-    found = json.loads(project.run("doctor", "--json"))
+    found = json.loads(project.output("doctor", "--json"))
     same_as_snapshot("doctor-keys.txt", "".join(f"{line}\n" for line in shape(found)))
 
 
 def test_the_keys_of_status(project: Project, same_as_snapshot: Compare) -> None:
     """Of runs that are completed, failed, paused and running, the last with a signal."""
-    for name, steps in {"asks": [QUESTION], "loops": [LOOP], "works": [WAITING]}.items():
-        content = {"description": name, "steps": steps}
-        (project.state / "workflows" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    for name, step in {"asks": QUESTION, "loops": LOOP, "works": WAITING}.items():
+        project.workflow(name, step)
     (project.state / "workspaces" / "here").mkdir(parents=True)
-    project.run("flow", "run", "asks", "--workspace", "here")
+    project.output("flow", "run", "asks", "--workspace", "here")
     with project.start("flow", "run", "works", "--json-events") as live:
         assert live.stdout is not None
         events = map(json.loads, live.stdout)
         run_id = next(event["run_id"] for event in events if event["kind"] == "agent_started")
-        project.run("stop", "--run", run_id)
+        project.output("stop", "--run", run_id)
         next(event for event in events if event["kind"] == "signal")
-        running = json.loads(project.run("status", "--json"))
-        project.run("stop", "--run", run_id, "--cancel")
+        running = json.loads(project.output("status", "--json"))
+        project.output("stop", "--run", run_id, "--cancel")
         (project.root / "go").touch()
         list(events)
-    project.run("flow", "run", "loops", code=3)
-    ended = json.loads(project.run("status", "--json"))
+    project.output("flow", "run", "loops", code=3)
+    ended = json.loads(project.output("status", "--json"))
     statuses = {one["status"] for one in [*running["runs"], *ended["runs"]]}
     assert statuses == {"running", "paused", "completed", "failed"}
     lines = shape({"runs": [*running["runs"], *ended["runs"]]})

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.kit.project import CALLER
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tests.acceptance.snapshots.conftest import Client, Project
+    from tests.kit import Project
+    from tests.kit.mcp_client import McpClient
 
     Event = dict[str, Any]
     Compare = Callable[[str, str], None]
@@ -23,15 +26,19 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[2] / "docs" / "events.md"
 WORKFLOWS: dict[str, Any] = yaml.safe_load((HERE / "workflows.yaml").read_text())
-AGENT = [sys.executable, str(HERE / "programs" / "agent.py")]
+# The first two times it submits a stage, and then works on until it is ended.
+GATE = """
+n=gate-$SIDECAR_RUN_ID; echo again >> $n; [ $(wc -l < $n) -gt 2 ] ||
+exec "$0" "$1" call answers '[["stage_gate", {"stage": "plan", "output": "one, two", "kind": "plan"}]]'
+"""
 AGENTS = {
     "quick": ["sh", "-c", "cat >&2; echo done"],
     "hints": ["sh", "-c", "cat >/dev/null; echo '{\"applied_count\": 2}'"],
     "flaky": ["sh", "-c", "[ -e flaky-$SIDECAR_RUN_ID ] || { touch flaky-$SIDECAR_RUN_ID; exit 1; }"],
     "broken": ["sh", "-c", "exit 1"],
     "patient": ["sh", "-c", "grep -q hurry || exec sleep 600"],
-    "gate": [*AGENT, "gate"],
-    "tasks": [*AGENT, "tasks"],
+    "gate": ["sh", "-c", GATE, sys.executable, str(CALLER)],
+    "tasks": [sys.executable, str(CALLER), "tasks", "did"],
 }
 EXIT_CODES = {"loop-limit": 3, "run-limit": 3} | dict.fromkeys(
     ["retry-in-vain", "expression-errors", "exit-failed", "agent-fails", "abort", "parallel-fail-all"], 2
@@ -43,11 +50,9 @@ PARTS = ("part",)  # only included by others
 @pytest.fixture(scope="module", autouse=True)
 def _content(project: Project) -> None:
     for name, workflow in WORKFLOWS.items():
-        content = {"name": name, "description": name, **workflow}
-        (project.state / "workflows" / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        project.workflow(name, **{"name": name, "description": name, **workflow})
     for name, command in AGENTS.items():
-        content = {"description": name, "adapter": "command", "command": command, "prompt_via": "stdin"}
-        (project.state / "agents" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        project.agent(name, "", command=command, prompt_via="stdin")
     (project.state / "prompts").mkdir()
     (project.state / "prompts" / "hello.md").write_text("---\ndescription: Hello.\n---\nHello {{ who }}.\n")
     tools = {"command": sys.executable, "args": [str(HERE / "programs" / "mcp_server.py")]}
@@ -100,7 +105,7 @@ class Started:
 
 def question(project: Project, run: Started) -> list[Event]:
     run.ended()
-    project.run("answer", run.run_id, "blue")
+    project.output("answer", run.run_id, "blue")
     return logged(project, run.run_id)
 
 
@@ -132,7 +137,7 @@ def resume(project: Project, run: Started) -> list[Event]:
 
 def redirect(project: Project, run: Started) -> list[Event]:
     run.until("agent_started")
-    project.run("redirect", run.run_id, "hurry")
+    project.output("redirect", run.run_id, "hurry")
     return run.ended()
 
 
@@ -177,10 +182,10 @@ def test_the_owner_goes_and_the_run_is_resumed(
 # --- by an agent
 
 
-def drive(client: Client, run_id: str, task_id: str | None = None) -> None:
+def drive(client: McpClient, run_id: str, task_id: str | None = None) -> None:
     """Report steps as an agent does, until there is none."""
     task = {"task_id": task_id} if task_id else {}
-    while (step := client.call("workflow_get_next_step", workflow_id=run_id, **task)["step"]) is not None:
+    while (step := client.use("workflow_get_next_step", workflow_id=run_id, **task)["step"]) is not None:
         if step["type"] == "parallel_tasks":
             for one in step["definition"]["tasks"]:
                 drive(client, run_id, one["task_id"])
@@ -188,29 +193,29 @@ def drive(client: Client, run_id: str, task_id: str | None = None) -> None:
             report(client, run_id, step, **task)
 
 
-def report(client: Client, run_id: str, step: dict[str, Any], **task: str) -> None:
+def report(client: McpClient, run_id: str, step: dict[str, Any], **task: str) -> None:
     place = {"workflow_id": run_id, "step_id": step["id"], "attempt": step["attempt"], **task}
     if "broken" in step["id"] or ("flaky" in step["id"] and step["attempt"] == 1):
-        client.call("workflow_step_complete", **place, status="failed", error="no")
+        client.use("workflow_step_complete", **place, status="failed", error="no")
     else:
         result = {"user_input": "blue", "apply_hints": {"applied_count": 2}}.get(step["type"], "done")
-        client.call("workflow_step_complete", **place, status="success", result=result)
+        client.use("workflow_step_complete", **place, status="success", result=result)
 
 
-def agent_gate(client: Client, project: Project, run_id: str) -> None:
-    client.call("workflow_get_next_step", workflow_id=run_id)
-    client.call("stage_gate", stage="plan", output="one, two", kind="plan", run_id=run_id)
-    client.call("workflow_resume", workflow_id=run_id, feedback="more")
-    client.call("workflow_get_next_step", workflow_id=run_id)
-    client.call("stage_gate", stage="plan", output="one, two", kind="plan", run_id=run_id)
-    client.call("workflow_resume", workflow_id=run_id, approve=True)
+def agent_gate(client: McpClient, project: Project, run_id: str) -> None:
+    client.use("workflow_get_next_step", workflow_id=run_id)
+    client.use("stage_gate", stage="plan", output="one, two", kind="plan", run_id=run_id)
+    client.use("workflow_resume", workflow_id=run_id, feedback="more")
+    client.use("workflow_get_next_step", workflow_id=run_id)
+    client.use("stage_gate", stage="plan", output="one, two", kind="plan", run_id=run_id)
+    client.use("workflow_resume", workflow_id=run_id, approve=True)
     drive(client, run_id)
 
 
-def agent_resume(client: Client, project: Project, run_id: str) -> None:
+def agent_resume(client: McpClient, project: Project, run_id: str) -> None:
     drive(client, run_id)
     (project.root / f"go-{run_id}").touch()
-    client.call("workflow_resume", workflow_id=run_id, feedback="more")
+    client.use("workflow_resume", workflow_id=run_id, feedback="more")
     drive(client, run_id)
 
 
@@ -219,8 +224,8 @@ SERVER_ONLY = {"stop", "abort", "redirect", "parallel-fail-all"}
 
 
 @pytest.mark.parametrize("name", [name for name in WORKFLOWS if name not in {*PARTS, *SERVER_ONLY}])
-def test_driven_by_an_agent(project: Project, client: Client, name: str, same_as_snapshot: Compare) -> None:
-    run_id = client.call("workflow_start", workflow=name, inputs={})["workflow_id"]
+def test_driven_by_an_agent(project: Project, client: McpClient, name: str, same_as_snapshot: Compare) -> None:
+    run_id = client.use("workflow_start", workflow=name, inputs={})["workflow_id"]
     special = AGENT_DRIVEN.get(name)
     if special:
         special(client, project, run_id)
@@ -229,23 +234,25 @@ def test_driven_by_an_agent(project: Project, client: Client, name: str, same_as
     same_as_snapshot(f"events/{name}.agent.txt", shown(logged(project, run_id)))
 
 
-def test_an_agent_stops_between_steps_and_goes_on(project: Project, client: Client, same_as_snapshot: Compare) -> None:
-    run_id = client.call("workflow_start", workflow="in-hand", inputs={})["workflow_id"]
-    step = client.call("workflow_get_next_step", workflow_id=run_id)["step"]
-    client.call("workflow_state_update", workflow_id=run_id, updates=[{"path": "raw.n", "value": 1}])
-    client.call("workflow_checkpoint", workflow_id=run_id, step_id=step["id"], reason="to be sure")
-    client.call("stop", run_id=run_id, reason="enough")
+def test_an_agent_stops_between_steps_and_goes_on(
+    project: Project, client: McpClient, same_as_snapshot: Compare
+) -> None:
+    run_id = client.use("workflow_start", workflow="in-hand", inputs={})["workflow_id"]
+    step = client.use("workflow_get_next_step", workflow_id=run_id)["step"]
+    client.use("workflow_state_update", workflow_id=run_id, updates=[{"path": "raw.n", "value": 1}])
+    client.use("workflow_checkpoint", workflow_id=run_id, step_id=step["id"], reason="to be sure")
+    client.use("stop", run_id=run_id, reason="enough")
     report(client, run_id, step)
     drive(client, run_id)
-    client.call("workflow_resume", workflow_id=run_id)
+    client.use("workflow_resume", workflow_id=run_id)
     drive(client, run_id)
     same_as_snapshot("events/stop.agent.txt", shown(logged(project, run_id)))
 
 
-def test_an_agent_aborts_with_a_step_in_hand(project: Project, client: Client, same_as_snapshot: Compare) -> None:
-    run_id = client.call("workflow_start", workflow="in-hand", inputs={})["workflow_id"]
-    client.call("workflow_get_next_step", workflow_id=run_id)
-    client.call("abort", run_id=run_id, reason="enough")
+def test_an_agent_aborts_with_a_step_in_hand(project: Project, client: McpClient, same_as_snapshot: Compare) -> None:
+    run_id = client.use("workflow_start", workflow="in-hand", inputs={})["workflow_id"]
+    client.use("workflow_get_next_step", workflow_id=run_id)
+    client.use("abort", run_id=run_id, reason="enough")
     drive(client, run_id)
     same_as_snapshot("events/abort.agent.txt", shown(logged(project, run_id)))
 
@@ -254,7 +261,7 @@ def test_an_agent_aborts_with_a_step_in_hand(project: Project, client: Client, s
 
 
 def logged(project: Project, run_id: str) -> list[Event]:
-    return [json.loads(line) for line in project.run("logs", run_id, "--json").splitlines()]
+    return [json.loads(line) for line in project.output("logs", run_id, "--json").splitlines()]
 
 
 def shown(events: Iterable[Event]) -> str:

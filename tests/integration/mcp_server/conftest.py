@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from mcp import Client
-from mcp.shared.message import SessionMessage
-from mcp.types.jsonrpc import jsonrpc_message_adapter
 
 from sidecar.mcp_server import transport_unix
 from sidecar.mcp_server.server import McpServer, serving
 from sidecar.mcp_server.tool import Site
+from tests.kit.mcp_client import over_socket
 
 if TYPE_CHECKING:
     from tests.integration.mcp_server.programs.stand_in import StandIn
@@ -71,7 +70,7 @@ class Served:
 
     @asynccontextmanager
     async def client(self, mode: str, **more: Any) -> AsyncIterator[Client]:
-        async with Client(over_socket(self.path), mode=mode, **more) as client:
+        async with Client(over_socket(str(self.path)), mode=mode, **more) as client:
             yield client
 
 
@@ -102,47 +101,3 @@ def era(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def stdio_command(root: Path) -> list[str]:
     return [sys.executable, str(STAND_IN), str(root)]
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
-    """Waits until something is true."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - anything may be the condition
-                await anyio.sleep(0.01)
-
-    return wait
-
-
-def over_socket(path: Path) -> AbstractAsyncContextManager[Any]:
-    """The client's side of the socket, written apart from the server's."""
-
-    @asynccontextmanager
-    async def transport() -> AsyncIterator[Any]:
-        to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
-        async with await anyio.connect_unix(path) as stream, anyio.create_task_group() as tasks:
-
-            async def read() -> None:
-                rest = b""
-                async with to_client:
-                    with suppress(anyio.BrokenResourceError):  # the client has left, and the server goes on talking
-                        async for data in stream:
-                            *lines, rest = (rest + data).split(b"\n")
-                            for line in lines:
-                                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(line)))
-
-            async def write() -> None:
-                async with from_client:
-                    async for item in from_client:
-                        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                        await stream.send(line.encode() + b"\n")
-
-            tasks.start_soon(read)
-            tasks.start_soon(write)
-            yield incoming, outgoing
-            tasks.cancel_scope.cancel()
-
-    return transport()

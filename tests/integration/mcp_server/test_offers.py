@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,12 @@ from mcp.types import (
 from sidecar import layout
 from sidecar.model import ulid
 from sidecar.model.events import RUN_STARTED, STEP_COMPLETED, RunEvent
+from tests.kit import eventually
 
 if TYPE_CHECKING:
     from tests.integration.mcp_server.conftest import Served
 
 DEADLINE_S = 20
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -76,9 +76,7 @@ async def listening(served: Served, era: str, *uris: str) -> AsyncIterator[tuple
 
 
 @pytest.mark.anyio
-async def test_a_workflow_that_comes_changes_or_goes_is_announced_and_in_the_list(
-    served: Served, era: str, eventually: Eventually
-) -> None:
+async def test_a_workflow_that_comes_changes_or_goes_is_announced_and_in_the_list(served: Served, era: str) -> None:
     path = served.root / ".swissarmyhammer" / "workflows" / "deploy.yaml"
 
     async def names(client: Client) -> list[str]:
@@ -119,9 +117,7 @@ async def test_the_capabilities_say_what_is_announced(served: Served) -> None:
 
 
 @pytest.mark.anyio
-async def test_prompts_are_listed_with_their_arguments_and_rendered(
-    served: Served, era: str, eventually: Eventually
-) -> None:
+async def test_prompts_are_listed_with_their_arguments_and_rendered(served: Served, era: str) -> None:
     async with listening(served, era) as (client, heard):
         listed = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
         assert listed["greet"].title == "Greeting"
@@ -238,7 +234,7 @@ async def test_a_log_that_is_a_link_is_not_followed(served: Served) -> None:
 
 
 @pytest.mark.anyio
-async def test_who_subscribed_to_a_run_hears_that_it_went_on(served: Served, era: str, eventually: Eventually) -> None:
+async def test_who_subscribed_to_a_run_hears_that_it_went_on(served: Served, era: str) -> None:
     uri = "sidecar://runs/01JC0000000000000000000000"
     async with listening(served, era, f"{uri}/state") as (_, heard):
         for kind in (RUN_STARTED, STEP_COMPLETED, STEP_COMPLETED):

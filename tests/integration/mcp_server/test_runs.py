@@ -6,7 +6,7 @@ import fcntl
 import json
 import struct
 import termios
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from mcp.types import ElicitRequestFormParams, ElicitResult, TextContent
 from sidecar.mcp_server import transport_unix
 from sidecar.mcp_server.server import McpServer, serving
 from sidecar.mcp_server.tool import Site
+from tests.kit import eventually
 
 if TYPE_CHECKING:
     from anyio.abc import SocketStream
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tests.integration.mcp_server.conftest import Served
 
 DEADLINE_S = 20
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -157,9 +157,7 @@ async def test_a_client_that_set_a_graver_level_hears_no_lesser_one(served: Serv
 
 
 @pytest.mark.anyio
-async def test_a_request_that_the_client_cancels_aborts_the_run_it_started(
-    served: Served, era: str, eventually: Eventually
-) -> None:
+async def test_a_request_that_the_client_cancels_aborts_the_run_it_started(served: Served, era: str) -> None:
     async with await anyio.connect_unix(served.path) as stream:
         raw = await Raw(stream, era).hello()
         await raw.send("tools/call", _flow({"hold": True}), 7)
@@ -176,9 +174,7 @@ async def test_a_request_that_the_client_cancels_aborts_the_run_it_started(
 
 
 @pytest.mark.anyio
-async def test_a_cancellation_that_comes_before_the_run_has_an_id_still_aborts_it(
-    served: Served, era: str, eventually: Eventually
-) -> None:
+async def test_a_cancellation_that_comes_before_the_run_has_an_id_still_aborts_it(served: Served, era: str) -> None:
     async with await anyio.connect_unix(served.path) as stream:
         raw = await Raw(stream, era).hello()
         await raw.send("tools/call", _flow({"hold": True}), 7)
@@ -199,9 +195,7 @@ async def test_a_detached_run_is_returned_at_once_and_lives_on_its_own(served: S
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("how", ["closed", "reset"])
-async def test_a_lost_connection_ends_no_run_and_status_finds_it(
-    served: Served, era: str, how: str, eventually: Eventually
-) -> None:
+async def test_a_lost_connection_ends_no_run_and_status_finds_it(served: Served, era: str, how: str) -> None:
     stream = await anyio.connect_unix(served.path)
     raw = await Raw(stream, era).hello()
     await raw.send("tools/call", {**_flow({"hold": True}), "_meta": {"progressToken": 1}}, 7)
@@ -219,9 +213,7 @@ async def test_a_lost_connection_ends_no_run_and_status_finds_it(
 
 
 @pytest.mark.anyio
-async def test_a_client_that_does_not_read_slows_no_run_and_nobody_else(
-    served: Served, era: str, eventually: Eventually
-) -> None:
+async def test_a_client_that_does_not_read_slows_no_run_and_nobody_else(served: Served, era: str) -> None:
     async with await anyio.connect_unix(served.path) as deaf:
         raw = await Raw(deaf, era).hello()
         meta = {"progressToken": 1, "io.modelcontextprotocol/logLevel": "debug"}
@@ -277,9 +269,7 @@ async def test_a_run_whose_question_nobody_answers_pauses(served: Served, era: s
 
 
 @pytest.mark.anyio
-async def test_a_client_that_leaves_while_it_is_asked_leaves_a_paused_run(
-    served: Served, era: str, eventually: Eventually
-) -> None:
+async def test_a_client_that_leaves_while_it_is_asked_leaves_a_paused_run(served: Served, era: str) -> None:
     parameters = {"questions": [{"prompt": "Sure?", "type": "boolean"}]}
     async with await anyio.connect_unix(served.path) as stream:
         raw = await Raw(stream, era).hello()
@@ -314,9 +304,7 @@ async def test_an_answer_that_comes_to_another_server_reaches_the_run_all_the_sa
 
 
 @pytest.mark.anyio
-async def test_an_abort_from_elsewhere_is_the_callers_tool_error(
-    served: Served, era: str, eventually: Eventually
-) -> None:
+async def test_an_abort_from_elsewhere_is_the_callers_tool_error(served: Served, era: str) -> None:
     results: list[Any] = []
     async with served.client(era) as client, anyio.create_task_group() as tasks:
 
@@ -370,7 +358,6 @@ STATE_READ = ("workflow_state_read", {"workflow_id": "w"})
 )
 async def test_an_agent_gets_its_answer_before_it_is_ended_and_nobody_else_delays_that(
     served: Served,
-    eventually: Eventually,
     run_id: str | None,
     call: tuple[str, dict[str, Any]],
     comes_first: bool,

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,12 @@ from sidecar import sockets
 from sidecar.errors import SidecarError
 from sidecar.mcp_server import transport_http, transport_unix
 from sidecar.sockets import Listener
+from tests.kit import eventually
 
 if TYPE_CHECKING:
     from tests.integration.mcp_server.conftest import Served
 
 DEADLINE_S = 20
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 PUMP = "import sys; from sidecar.cli.serve_pump import pump, reach; sys.exit(pump(reach(sys.argv[1])))"
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -280,9 +280,7 @@ def _descriptors() -> int:
 
 
 @pytest.mark.anyio
-async def test_two_hundred_connections_are_served_and_nothing_of_them_stays(
-    served: Served, eventually: Eventually
-) -> None:
+async def test_two_hundred_connections_are_served_and_nothing_of_them_stays(served: Served) -> None:
     import asyncio
 
     await anyio.lowlevel.checkpoint()
@@ -315,7 +313,7 @@ async def over_http(served: Served, token: str | None = None, host: str = "127.0
 
 
 @pytest.mark.anyio
-async def test_http_serves_both_eras(served: Served, era: str, eventually: Eventually) -> None:
+async def test_http_serves_both_eras(served: Served, era: str) -> None:
     async with over_http(served) as url:
         seen: list[float] = []
 
@@ -333,9 +331,7 @@ async def test_http_serves_both_eras(served: Served, era: str, eventually: Event
 
 
 @pytest.mark.anyio
-async def test_http_takes_a_cancelled_request_of_the_handshake_era_for_an_abort(
-    served: Served, eventually: Eventually
-) -> None:
+async def test_http_takes_a_cancelled_request_of_the_handshake_era_for_an_abort(served: Served) -> None:
     async with over_http(served) as url, Client(url, mode="legacy") as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "flow", {"flow_name": "build", "parameters": {"hold": True}})
@@ -345,7 +341,7 @@ async def test_http_takes_a_cancelled_request_of_the_handshake_era_for_an_abort(
 
 
 @pytest.mark.anyio
-async def test_a_stateless_http_request_that_is_dropped_ends_no_run(served: Served, eventually: Eventually) -> None:
+async def test_a_stateless_http_request_that_is_dropped_ends_no_run(served: Served) -> None:
     async with over_http(served) as url, Client(url, mode="2026-07-28") as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "flow", {"flow_name": "build", "parameters": {"hold": True}})
@@ -358,7 +354,7 @@ async def test_a_stateless_http_request_that_is_dropped_ends_no_run(served: Serv
 
 
 @pytest.mark.anyio
-async def test_a_session_over_http_hears_of_new_workflows(served: Served, eventually: Eventually) -> None:
+async def test_a_session_over_http_hears_of_new_workflows(served: Served) -> None:
     heard: list[str] = []
 
     async def on_message(message: Any) -> None:
@@ -443,9 +439,7 @@ async def test_http_keeps_no_session_of_a_handshake_that_it_refused(served: Serv
 
 
 @pytest.mark.anyio
-async def test_http_keeps_nothing_of_stateless_requests_whatever_session_they_name(
-    served: Served, eventually: Eventually
-) -> None:
+async def test_http_keeps_nothing_of_stateless_requests_whatever_session_they_name(served: Served) -> None:
     import asyncio
 
     async with over_http(served) as url:

@@ -19,14 +19,12 @@ from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.service import runs
 from sidecar.store.db import NAME
+from tests.kit import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from sidecar.model.events import RunEvent
     from tests.integration.service.conftest import Place
 
-    Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 pytestmark = pytest.mark.anyio
 SPOKEN = {
@@ -136,7 +134,7 @@ async def test_a_failed_turn_keeps_what_was_said_and_json_in_it_is_a_value(alone
     assert (turn["text"], turn["structured"], turn["exit_code"]) == ('{"a": 1}', {"a": 1}, 4)
 
 
-async def test_the_session_of_an_agent_that_was_interrupted_is_known(alone: Alone, eventually: Eventually) -> None:
+async def test_the_session_of_an_agent_that_was_interrupted_is_known(alone: Alone) -> None:
     alone.claude("worker", BEGUN, SPOKEN, then="exec sleep 300")
     run_id = alone.created("worker", prompt="go")
     execution = alone.execution(run_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -10,16 +9,16 @@ import pytest
 
 from sidecar.errors import SidecarError, StoreError
 from sidecar.service.owners import LocalExecutor, LocalRuns
+from tests.kit import eventually
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Place
 
 pytestmark = pytest.mark.anyio
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 WAITING = {"id": "a", "type": "shell_command", "command": "touch begun-$SIDECAR_RUN_ID; exec sleep 300"}
 
 
-async def test_many_runs_go_on_at_once(place: Place, eventually: Eventually) -> None:
+async def test_many_runs_go_on_at_once(place: Place) -> None:
     # Each waits for all others: only together can they be done.
     together = "touch m-$SIDECAR_RUN_ID; until test $(ls m-* | wc -l) -eq 8; do sleep 0.02; done"
     run_ids = [place.run("meet", {"id": "a", "type": "shell_command", "command": together}) for _ in range(8)]
@@ -48,9 +47,7 @@ async def test_a_run_that_cannot_begin_is_its_callers_affair_and_nobody_elses(pl
     assert place.status(run_id) == "interrupted"
 
 
-async def test_when_it_ends_all_runs_are_interrupted_and_no_more_are_taken(
-    place: Place, eventually: Eventually
-) -> None:
+async def test_when_it_ends_all_runs_are_interrupted_and_no_more_are_taken(place: Place) -> None:
     run_ids = [place.run("wait", WAITING) for _ in range(3)]
     async with anyio.create_task_group() as tasks:
         executor = LocalExecutor(LocalRuns(place.owner), tasks)
@@ -63,7 +60,7 @@ async def test_when_it_ends_all_runs_are_interrupted_and_no_more_are_taken(
             await executor.begin(run_ids[0])
 
 
-async def test_a_second_word_ends_them_without_grace(place: Place, eventually: Eventually) -> None:
+async def test_a_second_word_ends_them_without_grace(place: Place) -> None:
     deaf = "trap '' TERM; touch begun; while :; do sleep 1; done"
     run_id = place.run("deaf", {"id": "a", "type": "shell_command", "command": deaf})
     place.owner.settings = place.owner.settings.model_copy(update={"kill_after_s": 3000})
@@ -77,7 +74,7 @@ async def test_a_second_word_ends_them_without_grace(place: Place, eventually: E
     assert place.status(run_id) == "interrupted"
 
 
-async def test_whoever_listens_to_all_runs_hears_each_end_once(place: Place, eventually: Eventually) -> None:
+async def test_whoever_listens_to_all_runs_hears_each_end_once(place: Place) -> None:
     ends: list[str] = []
     runs = LocalRuns(place.owner)
     runs.listeners.add(lambda event: ends.append(event.run_id) if event.kind == "run_ended" else None)
@@ -89,9 +86,7 @@ async def test_whoever_listens_to_all_runs_hears_each_end_once(place: Place, eve
         await eventually(lambda: sorted(ends) == sorted(run_ids))
 
 
-async def test_a_stage_ends_its_agent_after_the_answers_are_out_and_not_before(
-    place: Place, eventually: Eventually
-) -> None:
+async def test_a_stage_ends_its_agent_after_the_answers_are_out_and_not_before(place: Place) -> None:
     place.owner.settings = place.owner.settings.model_copy(update={"kill_after_s": 0})
     runs = LocalRuns(place.owner)
     run_id = place.run("wait", WAITING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,12 +12,12 @@ import pytest
 from sidecar import layout, sockets
 from sidecar.errors import SidecarError
 from sidecar.service.owners import accept_delegated, delegate
+from tests.kit import eventually
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Place
 
 pytestmark = pytest.mark.anyio
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 QUICK = {"id": "a", "type": "shell_command", "command": "echo $PPID > by"}
 
 
@@ -54,7 +53,7 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
 
 @pytest.mark.parametrize("read_bytes", [1, 65536])
 async def test_a_daemon_that_goes_away_before_it_answers_leaves_the_run_to_an_owner_of_its_own(
-    place: Place, eventually: Eventually, read_bytes: int
+    place: Place, read_bytes: int
 ) -> None:
     run_id = place.run("quick", QUICK)
 
@@ -70,7 +69,7 @@ async def test_a_daemon_that_goes_away_before_it_answers_leaves_the_run_to_an_ow
     await eventually(lambda: place.status(run_id) == "completed")
 
 
-async def test_where_there_is_no_daemon_the_run_gets_an_owner_of_its_own(place: Place, eventually: Eventually) -> None:
+async def test_where_there_is_no_daemon_the_run_gets_an_owner_of_its_own(place: Place) -> None:
     run_id = place.run("quick", QUICK)
     await delegate(place.project, place.owner.journal, run_id)
     await eventually(lambda: place.status(run_id) == "completed")

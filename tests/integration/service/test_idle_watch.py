@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,12 +11,12 @@ from sidecar.service.driving import UseCases
 from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.owners import DetachedExecutor
 from sidecar.signals.run_lock import RunLock
+from tests.kit import eventually
 
 if TYPE_CHECKING:
     from tests.integration.service.conftest import Place
 
 pytestmark = pytest.mark.anyio
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 async def _idle(place: Place) -> str:
@@ -28,9 +27,7 @@ async def _idle(place: Place) -> str:
 
 
 @pytest.mark.parametrize("where", ["the project", "the run"])
-async def test_an_abort_ends_an_idle_run_wherever_it_is_written(
-    place: Place, eventually: Eventually, where: str
-) -> None:
+async def test_an_abort_ends_an_idle_run_wherever_it_is_written(place: Place, where: str) -> None:
     before = await _idle(place)
     async with anyio.create_task_group() as tasks:
         await tasks.start(IdleWatch(place.owner, look_s=0.1).run)
@@ -44,7 +41,7 @@ async def test_an_abort_ends_an_idle_run_wherever_it_is_written(
     assert place.status(before) == ("aborted" if where == "the project" else "running")
 
 
-async def test_an_abort_is_applied_once_the_holder_of_the_run_is_gone(place: Place, eventually: Eventually) -> None:
+async def test_an_abort_is_applied_once_the_holder_of_the_run_is_gone(place: Place) -> None:
     run_id = await _idle(place)
     path = place.root / ".swissarmyhammer" / "runs" / run_id / ".abort"
     async with anyio.create_task_group() as tasks:
