@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Project
+from tests.kit import Project, call
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLES = sorted((CHECKOUT / "docs" / "examples").glob("*.yaml"))
@@ -64,9 +64,7 @@ async def test_every_example_prints_what_it_says(project: Project) -> None:
 
 
 def test_every_step_type_has_an_example() -> None:
-    schema = json.loads(
-        subprocess.run([sys.executable, "-m", "sidecar", "schema"], capture_output=True, check=True).stdout
-    )
+    schema = json.loads(call("schema").stdout)
     types = schema["$defs"]["Step"]["properties"]["type"]["enum"]
     assert sorted(types) == [example.stem for example in EXAMPLES]
     for example in EXAMPLES:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,14 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from tests.kit import call
+
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
-
-
-def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sidecar", *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    done = sidecar("schema")
+    done = call("schema")
     assert (done.returncode, done.stderr) == (0, "")
     parsed: dict[str, Any] = json.loads(done.stdout)
     return parsed
@@ -57,5 +53,5 @@ def test_a_built_in_workflow_is_valid_by_what_is_printed(schema: dict[str, Any])
 
 
 def test_help_tells_how_an_editor_uses_it_and_an_unknown_word_is_bad_usage() -> None:
-    assert "yaml-language-server" in sidecar("schema", "--help").stdout
-    assert sidecar("schema", "--nonsense").returncode == 2
+    assert "yaml-language-server" in call("schema", "--help").stdout
+    assert call("schema", "--nonsense").returncode == 2

@@ -6,7 +6,6 @@ import atexit
 import functools
 import json
 import os
-import select
 import socket
 import struct
 import subprocess
@@ -56,16 +55,20 @@ class Forked(subprocess.Popen[Any]):
         self.pid = self._report()
 
     def _report(self) -> int:
-        data = self._reports.recv(4, socket.MSG_WAITALL)
+        data = self._reports.recv(4)
         assert data, "the fork server has gone"
         (number,) = struct.unpack("i", data)
         return int(number)
 
     def _ended(self, within_s: float | None) -> bool:
-        if self.returncode is None and select.select([self._reports], [], [], within_s)[0]:
-            self.returncode = os.waitstatus_to_exitcode(self._report())
+        if self.returncode is None:
+            self._reports.settimeout(within_s)
+            try:
+                self.returncode = os.waitstatus_to_exitcode(self._report())
+            except (BlockingIOError, TimeoutError):
+                return False
             self._reports.close()
-        return self.returncode is not None
+        return True
 
     def _internal_poll(self, *_: Any, **_more: Any) -> int | None:
         return self.returncode if self._ended(0) else None

@@ -128,7 +128,6 @@ def test_var_works_with_a_warning_and_p_beats_it(greeting: Project) -> None:
     ("arguments", "problem"),
     [
         ([], "parameter 'who' is required"),
-        (["a", "b"], "too many words: 'b'"),
         (["a", "-p", "tims=1"], "did you mean 'times'?"),
         (["a", "-p", "times=many"], "times has to be a whole number, such as 3, not 'many'"),
         (["a", "-p", "times"], "-p takes KEY=VALUE"),
@@ -144,18 +143,6 @@ def test_a_wrong_parameter_is_one_line_with_the_usage(greeting: Project, argumen
 def test_an_unknown_workflow_or_command_names_the_nearest(greeting: Project) -> None:
     assert "there is: greeting" in failing(greeting, "flow", "run", "greting", "x")
     assert "did you mean 'status'" in failing(greeting, "stauts")
-
-
-def test_help_for_a_workflow_tells_what_it_asks_for(greeting: Project) -> None:
-    code, out, _ = greeting.run("flow", "greeting", "--help")
-    assert code == 0
-    for told in (
-        "Greets somebody.",
-        "who (string, required)  Whom.",
-        "say: shell_command",
-        "example: sidecar flow run",
-    ):
-        assert told.replace("  ", " ") in out.replace("  ", " ")
 
 
 def test_a_workspace_binds_the_run_and_fills_the_parameter_of_that_name(flows: Project) -> None:
@@ -288,8 +275,15 @@ def test_a_reader_that_has_gone_ends_no_run(flows: Project) -> None:
 # --- Ctrl-C and SIGTERM
 
 
-@pytest.mark.parametrize("arguments", [("flow", "run", "short"), ("status",), ("flow", "list")])
-@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("arguments", "closed"),
+    [
+        (("flow", "run", "short"), (1,)),
+        (("flow", "run", "short"), (0, 1, 2)),
+        (("status",), (0, 1, 2)),
+        (("flow", "list"), (2,)),
+    ],
+)
 def test_streams_that_the_caller_has_closed_change_nothing(
     flows: Project, arguments: tuple[str, ...], closed: tuple[int, ...]
 ) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
-
-import pytest
-import yaml
 
 if TYPE_CHECKING:
     from tests.kit import Project
@@ -19,23 +15,6 @@ def prompt(flows: Project, name: str, text: str) -> None:
     path = flows.state / "prompts" / f"{name}.md"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-
-
-@pytest.mark.parametrize("command", [["say"], ["flow", "say"], ["flow", "run", "say"]])
-def test_a_workflow_runs_by_its_bare_name_as_by_the_long_one(flows: Project, command: list[str]) -> None:
-    flows.workflow("say", ECHO, inputs=WORD)
-    assert flows.run(*command, "hello", "-q")[0] == 0
-    assert flows.lines("said") == ["hello"]
-
-
-def test_a_workflow_called_like_a_command_runs_with_an_underscore(flows: Project) -> None:
-    flows.workflow("list", ECHO, inputs=WORD, description="Not the list of workflows.")
-    code, out, _ = flows.run("--help")
-    assert code == 0
-    assert "_list " in out
-    assert "Not the list of workflows. (shortcut for 'flow run list')" in out
-    assert flows.run("_list", "hello", "-q")[0] == 0
-    assert flows.lines("said") == ["hello"]
 
 
 def test_help_of_a_shortcut_is_the_help_of_that_workflow(flows: Project) -> None:
@@ -56,14 +35,6 @@ def test_help_of_a_shortcut_is_the_help_of_that_workflow(flows: Project) -> None
         "example: sidecar flow run say VALUE",
     ):
         assert expected in " ".join(out.split()), expected
-
-
-def test_what_nobody_knows_is_refused_with_the_nearest_name(flows: Project) -> None:
-    flows.workflow("deploy", ECHO, inputs=WORD)
-    code, _, err = flows.run("deplyo")
-    assert code == 2
-    assert err.startswith("sidecar: unknown command 'deplyo'; did you mean 'deploy'")
-    assert err.count("\n") == 1
 
 
 def test_a_prompt_goes_to_the_default_agent_or_the_one_that_is_named(flows: Project) -> None:
@@ -98,23 +69,8 @@ def test_a_prompt_is_shown_with_its_values_and_without_any_as_it_is_written(flow
     assert err == "sidecar: shown as it is written: branch not given\n"
 
 
-@pytest.mark.parametrize("form", ["json", "yaml", "table"])
-def test_prompts_are_listed_like_workflows(flows: Project, form: str) -> None:
+def test_prompts_are_listed_like_workflows(flows: Project) -> None:
     prompt(flows, "review", "---\ndescription: Reviews.\nparameters: [{name: branch}]\n---\nReview {{ branch }}.\n")
-    code, out, _ = flows.run("prompt", "list", "--format", form, "--source", "local", "-v")
-    assert code == 0
-    if form == "table":
-        assert out.splitlines()[0].split(None, 2) == ["review", "project", "Reviews."]
-        assert "branch (string, required)" in out
-        return
-    (row,) = (json.loads if form == "json" else yaml.safe_load)(out)["prompts"]
-    assert (row["name"], row["source"], row["parameters"][0]["name"]) == ("review", "project", "branch")
-
-
-def test_an_agent_by_its_bare_name_and_its_help(flows: Project) -> None:
-    flows.agent("echoing", "cat")
-    assert flows.run("echoing", "hello", "-q") == (0, "hello\n", "")
-    code, out, _ = flows.run("echoing", "--help")
-    assert code == 0
-    assert "usage: sidecar agent run echoing PROMPT" in out
-    assert "adapter: command" in out
+    out = flows.output("prompt", "list", "--format", "table", "--source", "local", "-v")
+    assert out.splitlines()[0].split(None, 2) == ["review", "project", "Reviews."]
+    assert "branch (string, required)" in out

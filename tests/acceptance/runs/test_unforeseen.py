@@ -6,11 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
-import yaml
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 
 if TYPE_CHECKING:
     from tests.kit import Project
@@ -51,8 +47,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.fixture
 def project(flows: Project) -> Project:
     for via in ("argument", "stdin"):
-        content = {"adapter": "command", "command": ["echo"], "prompt_via": via, "description": ""}
-        (flows.state / "agents" / f"{via}.yaml").write_text(yaml.safe_dump(content))
+        flows.agent(via, "", command=["echo"], prompt_via=via)
     return flows
 
 
@@ -199,31 +194,18 @@ def test_a_task_that_falls_over_fails_and_its_siblings_are_done(flows: Project) 
 # --- the same for an agent that drives the run
 
 
-async def _called(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    result = await client.call_tool(tool, arguments)
-    assert not result.is_error, result
-    found: dict[str, Any] = result.structured_content
-    return found
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("what", [name for name, (step, _) in STEPS.items() if step["type"] != "agent"])
 @pytest.mark.parametrize("on_error", ["continue", "fail"])
-async def test_a_run_that_an_agent_drives_has_its_end_too(project: Project, what: str, on_error: str) -> None:
+def test_a_run_that_an_agent_drives_has_its_end_too(project: Project, what: str, on_error: str) -> None:
     step, said = STEPS[what]
     define(project, {**step, "on_error": on_error})
-    server = StdioServerParameters(
-        command=sys.executable, args=["-m", "sidecar", "serve"], env=project.environment, cwd=project.root
-    )
-    with anyio.fail_after(60):
-        async with Client(server) as client:
-            started = await _called(client, "workflow_start", workflow="odd")
-            run_id = started["workflow_id"]
-            got = await _called(client, "workflow_get_next_step", workflow_id=run_id)
-            if on_error == "continue":
-                assert got["step"]["definition"]["message"] == "went on"
-                await _called(client, "workflow_step_complete", workflow_id=run_id, step_id=got["step"]["id"])
-                got = await _called(client, "workflow_get_next_step", workflow_id=run_id)
+    with project.serve() as client:
+        run_id = client.hello().use("workflow_start", workflow="odd")["workflow_id"]
+        got = client.use("workflow_get_next_step", workflow_id=run_id)
+        if on_error == "continue":
+            assert got["step"]["definition"]["message"] == "went on"
+            client.use("workflow_step_complete", workflow_id=run_id, step_id=got["step"]["id"])
+            got = client.use("workflow_get_next_step", workflow_id=run_id)
     assert got["step"] is None
     assert got["status"] == ("completed" if on_error == "continue" else "failed")
     (failed,) = [event.data for event in project.events(run_id) if event.kind == "step_failed"]

@@ -113,19 +113,6 @@ async def test_progress_tells_the_events_of_the_seed_and_never_falls(served: Ser
 
 
 @pytest.mark.anyio
-async def test_a_failed_run_tells_its_error_last_and_keeps_the_progress_it_had(served: Served, era: str) -> None:
-    async with await anyio.connect_unix(served.path) as stream:
-        raw = await Raw(stream, era).hello()
-        await raw.send("tools/call", {**_flow({"fail": "no compiler"}), "_meta": {"progressToken": 3}}, 7)
-        await raw.answer(7)
-    last = raw.notified("notifications/progress")[-1]
-    assert last["message"] == "Workflow failed: build: no compiler"
-    assert last["_meta"]["error"] == "no compiler"
-    assert last["_meta"]["error_state"] == "first"
-    assert last["progress"] == 0
-
-
-@pytest.mark.anyio
 async def test_a_silent_run_gives_signs_of_life_and_a_quiet_one_nothing_else(served: Served, era: str) -> None:
     async with await anyio.connect_unix(served.path) as stream:
         raw = await Raw(stream, era).hello()
@@ -184,16 +171,6 @@ async def test_a_cancellation_that_comes_before_the_run_has_an_id_still_aborts_i
 
 
 @pytest.mark.anyio
-async def test_a_detached_run_is_returned_at_once_and_lives_on_its_own(served: Served, era: str) -> None:
-    async with served.client(era) as client:
-        arguments = {"flow_name": "build", "parameters": {"hold": True}, "detach": True}
-        with anyio.fail_after(DEADLINE_S):
-            result = await client.call_tool("flow", arguments)
-    assert (result.structured_content or {})["status"] == "running"
-    assert served.service.called("abort") == []
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("how", ["closed", "reset"])
 async def test_a_lost_connection_ends_no_run_and_status_finds_it(served: Served, era: str, how: str) -> None:
     stream = await anyio.connect_unix(served.path)
@@ -210,19 +187,6 @@ async def test_a_lost_connection_ends_no_run_and_status_finds_it(served: Served,
         (served.root / "release").touch()
         await eventually(lambda: served.service.runs[run_id].status == "completed")
     assert served.service.called("abort") == []
-
-
-@pytest.mark.anyio
-async def test_a_client_that_does_not_read_slows_no_run_and_nobody_else(served: Served, era: str) -> None:
-    async with await anyio.connect_unix(served.path) as deaf:
-        raw = await Raw(deaf, era).hello()
-        meta = {"progressToken": 1, "io.modelcontextprotocol/logLevel": "debug"}
-        await raw.send("tools/call", {**_flow({"chatter": 20_000}), "_meta": meta}, 1000)
-        for request_id in range(2, 120):  # their answers fill every buffer between here and there
-            await raw.send("tools/list", {}, request_id)
-        await eventually(lambda: any(run.status == "completed" for run in served.service.runs.values()))
-        async with served.client(era) as client:
-            assert not (await client.call_tool("workflow_list")).is_error
 
 
 @pytest.mark.anyio
