@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sidecar.display.person import Seat, TerminalPerson
+from sidecar.display.person import TerminalSession
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import InputError
@@ -39,11 +39,11 @@ def checked(question: dict[str, Any], answer: object, script: Script) -> Any:
 
 
 async def _asked(questions: list[dict[str, Any]], script: Script) -> list[Any]:
-    person = TerminalPerson(Seat(fd=_TERMINAL), fd=_TERMINAL)
+    person = TerminalSession(fd=_TERMINAL)
     return [await _answer(person, question, script) for question in questions]
 
 
-async def _answer(person: TerminalPerson, question: dict[str, Any], script: Script) -> Any:
+async def _answer(person: TerminalSession, question: dict[str, Any], script: Script) -> Any:
     problem: str | None = None
     while True:
         said = await person.ask(question, problem)

@@ -14,7 +14,7 @@ from sidecar import layout
 from sidecar.cli import showing
 from sidecar.cli.outlet import Outlet
 from sidecar.display.lines import PlainLines
-from sidecar.display.person import Seat, TerminalPerson
+from sidecar.display.person import TerminalSession
 from sidecar.engine.boundary import Ending
 from sidecar.engine.owner import Owner
 from sidecar.engine.replay import load
@@ -193,9 +193,9 @@ class _Foreground:
         person: AskablePerson | None = None
         is_there = os.isatty(_TERMINAL)
         if is_there or self._panel is not None:
-            seat = Seat(self._panel, self._toggle_stop if is_there else None, _TERMINAL)
-            await tasks.start(seat.run)
-            person = _InOrder(TerminalPerson(seat, fd=_TERMINAL), self._outlet) if is_there else None
+            session = TerminalSession(self._panel, self._toggle_stop if is_there else None, fd=_TERMINAL)
+            await tasks.start(session.run)
+            person = _InOrder(session, self._outlet) if is_there else None
         return _Answering(*self._given.answer, person) if self._given.answer is not None else person
 
     def _toggle_stop(self) -> None:
@@ -209,11 +209,11 @@ class _Foreground:
         if self._manner.json:
             return lambda _: None
         write = self._outlet.beside if self._manner.agent else self._outlet.write
-        return PlainLines(write, quiet=self._manner.quiet).hear
+        return PlainLines(write, quiet=self._manner.quiet).on_event
 
     def _hear(self, event: RunEvent) -> None:
         self._given.begun()
-        tell = self._tell_event if self._panel is None else self._panel.hear
+        tell = self._tell_event if self._panel is None else self._panel.on_event
         tell(event)
 
     def _remark(self, text: str) -> None:
@@ -221,7 +221,7 @@ class _Foreground:
         if self._panel is None:
             self._outlet.remark(text)
         else:
-            self._panel.hear(RunEvent(self._run_id, kinds.WARNING, time.time(), {"text": text}))
+            self._panel.on_event(RunEvent(self._run_id, kinds.WARNING, time.time(), {"text": text}))
 
 
 class _InOrder:

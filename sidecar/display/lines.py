@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sidecar import text
-from sidecar.display.progress import doing, message, printed, said
+from sidecar.display.progress import activity_text, error_message, message_lines, printed_lines
 from sidecar.model import events as kinds
 from sidecar.text import clean
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sidecar.model.events import RunEvent
 
-# Told also to those who want to hear nothing: without an answer the run does not go on.
+# Written with `quiet`, too: without an answer the run does not go on.
 _NEEDS_A_PERSON = frozenset({kinds.QUESTION, kinds.GATE})
 # Steps that only lead to others, or change nothing but the state.
 _SILENT = frozenset({"state_update", "conditional", "while", "foreach", "break", "continue", "user_message", "exit"})
@@ -30,21 +30,21 @@ class PlainLines:
     def __init__(self, write: Callable[[str], None], quiet: bool = False) -> None:
         self._write = write
         self._quiet = quiet
-        self._names: dict[str, str] = {}  # of whoever may still be heard: the last words can come behind the end
+        self._names: dict[str, str] = {}  # also of those that ended: their last words can come after that
         self._doing: dict[str, str] = {}
         self._began: dict[str, float] = {}  # steps and tasks that are under way
-        self._with_tasks: set[tuple[str, str]] = set()  # those of them that are told already
+        self._with_tasks: set[tuple[str, str]] = set()  # those of them that a line was written of
 
-    def hear(self, event: RunEvent) -> None:
-        """Tell one event, if it is worth a line."""
+    def on_event(self, event: RunEvent) -> None:
+        """Write the lines of one event, if it is worth any."""
         if self._quiet and event.kind not in _NEEDS_A_PERSON:
             return
-        tell = _TELLERS.get(event.kind)
+        lines_of = _LINES_OF.get(event.kind)
         clock = time.strftime("%H:%M:%S", time.localtime(event.at))
-        for line in tell(self, event) if tell is not None else ():
+        for line in lines_of(self, event) if lines_of is not None else ():
             self._write(f"{clock} {clean(line)[:_LONGEST]}\n")
 
-    # --- one method a kind of event: the lines that tell it
+    # --- one method a kind of event: its lines
 
     def _started(self, event: RunEvent) -> list[str]:
         return [f"started {event.data.get('workflow', '')}, run {event.run_id}"]
@@ -55,8 +55,8 @@ class PlainLines:
 
     def _ended(self, event: RunEvent) -> list[str]:
         status, reason, limit = event.data.get("status", "ended"), event.data.get("reason"), event.data.get("limit")
-        told = f": {reason}" if reason and reason != status else ""
-        return [f"{status}{told}" + (f" (limit: {limit})" if limit else "")]
+        why = f": {reason}" if reason and reason != status else ""
+        return [f"{status}{why}" + (f" (limit: {limit})" if limit else "")]
 
     def _step_started(self, event: RunEvent) -> list[str]:
         data = event.data
@@ -75,17 +75,17 @@ class PlainLines:
     def _step_failed(self, event: RunEvent) -> list[str]:
         self._over(event.data)
         again = ", is tried again" if event.data.get("will_retry") else ""
-        return [f"{_step(event.data)}: failed{again}: {message(event.data.get('error'))}"]
+        return [f"{_step(event.data)}: failed{again}: {error_message(event.data.get('error'))}"]
 
     def _over(self, data: dict[str, Any]) -> float | None:
         self._with_tasks.discard((str(data.get("task") or ""), str(data.get("id"))))
         return self._began.pop(_key(data), None)
 
     def _is_first(self, around: Any, step: Any) -> bool:
-        """Whether nobody has told of this step with tasks: its first tasks begin before it does."""
-        told = (str(around or ""), str(step))
-        is_first = told not in self._with_tasks
-        self._with_tasks.add(told)
+        """Whether this is the first line of a step with tasks: its first tasks begin before it does."""
+        key = (str(around or ""), str(step))
+        is_first = key not in self._with_tasks
+        self._with_tasks.add(key)
         return is_first
 
     def _iteration(self, event: RunEvent) -> list[str]:
@@ -107,7 +107,7 @@ class PlainLines:
         if error is None:
             return [f"task {task}: done in {text.duration(took_s)}"]
         again = ", is tried again" if event.data.get("will_retry") else ""
-        return [f"task {task}: failed{again}: {message(error)}"]
+        return [f"task {task}: failed{again}: {error_message(error)}"]
 
     def _agent_started(self, event: RunEvent) -> list[str]:
         data = event.data
@@ -136,19 +136,19 @@ class PlainLines:
         facts += [f"{text.tokens(tokens)} tokens"] if isinstance(tokens, int) and tokens else []
         return [f"step {_last_word(event.data)}: {', '.join(facts)}"] if facts else []
 
-    def _said(self, event: RunEvent) -> list[str]:
-        agent, shown = str(event.data.get("agent_id")), printed(event.data)
+    def _output(self, event: RunEvent) -> list[str]:
+        agent, shown = str(event.data.get("agent_id")), printed_lines(event.data)
         dropped = event.data.get("dropped")
         return self._words(agent, [f"({dropped} lines left out)", *shown] if dropped and shown else shown)
 
     def _activity(self, event: RunEvent) -> list[str]:
         agent = str(event.data.get("agent_id"))
-        told = self._words(agent, said(event.data))
-        now = doing(event.data)
+        lines = self._words(agent, message_lines(event.data))
+        now = activity_text(event.data)
         if now is None or self._doing.get(agent) == now:
-            return told
+            return lines
         self._doing[agent] = now
-        return [*told, f"{self._names.get(agent, 'agent')}: {now}"] if now else told
+        return [*lines, f"{self._names.get(agent, 'agent')}: {now}"] if now else lines
 
     def _words(self, agent: str, lines: list[str]) -> list[str]:
         name = self._names.get(agent)
@@ -185,7 +185,7 @@ class PlainLines:
 
 
 def _is_command(data: dict[str, Any]) -> bool:
-    """Whether a process is all that its step does: then the step tells enough of it."""
+    """Whether a process is all that its step does: then the lines of the step are enough."""
     return data.get("name") == _last_word(data)
 
 
@@ -203,7 +203,7 @@ def _step(data: dict[str, Any]) -> str:
     return f"step {data.get('id') or data.get('step')}" + (f" of task {task}" if task else "")
 
 
-_TELLERS: dict[str, Callable[[PlainLines, RunEvent], list[str]]] = {
+_LINES_OF: dict[str, Callable[[PlainLines, RunEvent], list[str]]] = {
     kinds.RUN_STARTED: PlainLines._started,
     kinds.RUN_RESUMED: PlainLines._resumed,
     kinds.RUN_ENDED: PlainLines._ended,
@@ -217,7 +217,7 @@ _TELLERS: dict[str, Callable[[PlainLines, RunEvent], list[str]]] = {
     kinds.AGENT_ENDED: PlainLines._agent_ended,
     kinds.USAGE: PlainLines._spent,
     kinds.WORKFLOW_RETRIED: PlainLines._retried,
-    kinds.AGENT_OUTPUT: PlainLines._said,
+    kinds.AGENT_OUTPUT: PlainLines._output,
     kinds.ACTIVITY: PlainLines._activity,
     kinds.MESSAGE: PlainLines._message,
     kinds.WARNING: PlainLines._warning,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sidecar.model.events import RunEvent, Status
 
-_NOTES = 1000
+_MESSAGES = 1000
 _STATUSES = frozenset(get_args(kinds.Status))
 _FOR_ESTIMATE = 5
 _KEPT = 100
@@ -26,14 +26,14 @@ _REPEATED = frozenset({"message", "usage", "session_started"})  # nothing that a
 State = Literal["running", "done", "failed", "again"]
 
 
-class Note(NamedTuple):
+class RunMessage(NamedTuple):
     """Something that the run says to people: a message of the workflow, or a problem."""
 
     text: str
     is_problem: bool = False
 
 
-class Asked(NamedTuple):
+class ShownSignal(NamedTuple):
     """A signal that stands."""
 
     reason: str
@@ -48,7 +48,7 @@ class _Inner(NamedTuple):
 
 
 class Progress:
-    """One run. What the events do not tell, whoever starts the run may: the workspace, the mode."""
+    """One run. The workspace and the mode come from the caller where no event has them."""
 
     def __init__(self, *, workflow: str = "", workspace: str = "", mode: str = "") -> None:
         self.run_id = ""
@@ -64,16 +64,16 @@ class Progress:
         self.loop: Iterations | None = None  # the outermost
         self._inner: _Inner | None = None
         self.tasks = Tasks()
-        self.crew = Crew()
-        self.notes: deque[Note] = deque(maxlen=_NOTES)
+        self.agents = AgentsShown()
+        self.messages: deque[RunMessage] = deque(maxlen=_MESSAGES)
         self.waits_for = ""  # what a person is asked
-        self.asked: dict[str, Asked] = {}
+        self.signals: dict[str, ShownSignal] = {}
         self.updated_at: float | None = None
         self._began_at: float | None = None
         self._worked_s = 0.0  # before the last resume
         self._ended_at: float | None = None
 
-    def hear(self, event: RunEvent) -> None:
+    def on_event(self, event: RunEvent) -> None:
         """Take in what happened."""
         handle = _HANDLERS.get(event.kind)
         if handle is not None:
@@ -94,50 +94,50 @@ class Progress:
 
     # --- one method a kind of event
 
-    def _began(self, data: dict[str, Any], at: float) -> None:
-        # An owner that died told no end; then the last that was heard of it counts.
+    def _on_start(self, data: dict[str, Any], at: float) -> None:
+        # An owner that died emitted no end; then its last event counts.
         self._worked_s = self.elapsed_s(self.updated_at or at)
         self._began_at, self._ended_at = at, None
-        self.crew.dismiss()
+        self.agents.end_all()
         self._inner = None
         self.tasks.forget_running()
         if self.loop is not None:
             self.loop.interrupt()
-        self.workflow = text(data.get("workflow")) or self.workflow
-        self.workspace = text(data.get("workspace")) or self.workspace
+        self.workflow = _text(data.get("workflow")) or self.workflow
+        self.workspace = _text(data.get("workspace")) or self.workspace
         inputs = data.get("inputs")
         mode = data.get("mode") or (inputs.get("mode") if isinstance(inputs, dict) else None)
-        self.mode = text(mode) or self.mode
+        self.mode = _text(mode) or self.mode
         self.status, self.reason, self.waits_for = "running", "", ""
-        self.asked.clear()
+        self.signals.clear()
 
-    def _ended(self, data: dict[str, Any], at: float) -> None:
-        status = text(data.get("status"))
+    def _on_end(self, data: dict[str, Any], at: float) -> None:
+        status = _text(data.get("status"))
         self.status = cast("Status", status) if status in _STATUSES else "failed"
-        self.reason = text(data.get("reason"))
+        self.reason = _text(data.get("reason"))
         self._ended_at = at
-        self.crew.dismiss()
+        self.agents.end_all()
         if self.loop is not None:
-            limit = text(data.get("limit"))
+            limit = _text(data.get("limit"))
             # A stop is obeyed between two iterations, so the last one is complete; so it is where a loop's end came.
             complete = self.status in ("completed", "stopped") or "iteration" in limit
             (self.loop.end(at) if complete else self.loop.interrupt())
         if self.status != "paused":
             self.waits_for = ""
 
-    def _step_began(self, data: dict[str, Any], at: float) -> None:
-        key, step = text(data.get("step")), text(data.get("id"))
-        task = self.tasks.running.get(text(data.get("task")))
+    def _on_step_start(self, data: dict[str, Any], at: float) -> None:
+        key, step = _text(data.get("step")), _text(data.get("id"))
+        task = self.tasks.running.get(_text(data.get("task")))
         if task is not None:
             task.doing = step or key
             return
         self._find_loop(key, at)
-        self.step, self.step_type = step or key, text(data.get("type"))
-        self.attempt = count(data.get("attempt")) or 1
+        self.step, self.step_type = step or key, _text(data.get("type"))
+        self.attempt = _count(data.get("attempt")) or 1
         self._works()
 
     def _find_loop(self, key: str, at: float) -> None:
-        """Iterations are told with the loop's id only; where a step stands tells which loop is around which."""
+        """Events of iterations have only the loop's id; the key of a step shows which loop is around which."""
         inner, self._inner = self._inner, None
         found = outermost(key)
         if found is None:
@@ -145,28 +145,29 @@ class Progress:
                 self.loop.end(at)
         elif self.loop is None or self.loop.id != found[0]:
             self.loop = Iterations(found[0])
-            told = inner if inner is not None and inner.id == found[0] else None
-            self.loop.begin(found[1], told.of if told else None, told.at if told else at)
+            known = inner if inner is not None and inner.id == found[0] else None
+            self.loop.begin(found[1], known.of if known else None, known.at if known else at)
 
-    def _step_done(self, data: dict[str, Any], at: float) -> None:
+    def _on_step_done(self, data: dict[str, Any], at: float) -> None:
         self.steps_done += 1
-        if data.get("task") is None:  # of steps that take no time nothing else is told
-            self._find_loop(text(data.get("step")), at)
+        if data.get("task") is None:  # steps that take no time have no other event
+            self._find_loop(_text(data.get("step")), at)
 
-    def _step_failed(self, data: dict[str, Any], _at: float) -> None:
-        step = text(data.get("id")) or text(data.get("step"))
+    def _on_step_failed(self, data: dict[str, Any], _at: float) -> None:
+        step = _text(data.get("id")) or _text(data.get("step"))
         again = ", is tried again" if data.get("will_retry") else ""
-        self.notes.append(Note(f"step {step} failed{again}: {message(data.get('error'))}", is_problem=True))
+        message = f"step {step} failed{again}: {error_message(data.get('error'))}"
+        self.messages.append(RunMessage(message, is_problem=True))
 
-    def _evaluated(self, data: dict[str, Any], _at: float) -> None:
+    def _on_evaluated(self, data: dict[str, Any], _at: float) -> None:
         outcome = data.get("outcome")
         items = outcome[-1] if isinstance(outcome, list) and outcome else None
         if data.get("field") == "items" and isinstance(items, list):
             self.tasks.expect(_place(data), len(items))
 
-    def _iterated(self, data: dict[str, Any], at: float) -> None:
-        loop, number, of = text(data.get("step")), count(data.get("iteration")), count(data.get("of"))
-        task = self.tasks.running.get(text(data.get("task")))
+    def _on_iteration(self, data: dict[str, Any], at: float) -> None:
+        loop, number, of = _text(data.get("step")), _count(data.get("iteration")), _count(data.get("of"))
+        task = self.tasks.running.get(_text(data.get("task")))
         if task is not None:
             task.doing = f"iteration {number}"
         elif self.loop is None or self.loop.id == loop or self.loop.is_over:
@@ -175,44 +176,44 @@ class Progress:
             self.loop.begin(number, of or None, at)
             self._works()
         else:
-            self._inner = _Inner(loop, of or None, at)  # inside of the present one or behind it: the next step tells
+            self._inner = _Inner(loop, of or None, at)  # inside of this one or behind it: the next step shows which
 
-    def _task_began(self, data: dict[str, Any], at: float) -> None:
-        batch = f"{_place(data)}#{text(data.get('batch'))}"
-        self.tasks.begin(text(data.get("task")), batch, _place(data), at)
+    def _on_task_start(self, data: dict[str, Any], at: float) -> None:
+        batch = f"{_place(data)}#{_text(data.get('batch'))}"
+        self.tasks.begin(_text(data.get("task")), batch, _place(data), at)
         self._works()
 
-    def _task_ended(self, data: dict[str, Any], at: float) -> None:
+    def _on_task_end(self, data: dict[str, Any], at: float) -> None:
         error = data.get("error")
-        told = None if error is None else message(error)
-        self.tasks.end(text(data.get("task")), at, told, again=bool(data.get("will_retry")))
+        message = None if error is None else error_message(error)
+        self.tasks.end(_text(data.get("task")), at, message, again=bool(data.get("will_retry")))
 
-    def _retried(self, data: dict[str, Any], _at: float) -> None:
-        self.notes.append(Note(f"from the start again, round {text(data.get('round'))}", is_problem=True))
+    def _on_retry(self, data: dict[str, Any], _at: float) -> None:
+        self.messages.append(RunMessage(f"from the start again, round {_text(data.get('round'))}", is_problem=True))
         self.loop = None
 
-    def _told(self, data: dict[str, Any], _at: float) -> None:
-        self.notes.append(Note(text(data.get("text"))))
+    def _on_message(self, data: dict[str, Any], _at: float) -> None:
+        self.messages.append(RunMessage(_text(data.get("text"))))
 
-    def _warned(self, data: dict[str, Any], _at: float) -> None:
-        self.notes.append(Note(text(data.get("text")), is_problem=True))
+    def _on_warning(self, data: dict[str, Any], _at: float) -> None:
+        self.messages.append(RunMessage(_text(data.get("text")), is_problem=True))
 
-    def _asks(self, data: dict[str, Any], _at: float) -> None:
-        self.waits_for = text(data.get("prompt"))
+    def _on_question(self, data: dict[str, Any], _at: float) -> None:
+        self.waits_for = _text(data.get("prompt"))
 
-    def _gate(self, data: dict[str, Any], _at: float) -> None:
+    def _on_gate(self, data: dict[str, Any], _at: float) -> None:
         self.status = "paused"
-        self.waits_for = f"approval of {text(data.get('stage')) or text(data.get('kind'))}"
+        self.waits_for = f"approval of {_text(data.get('stage')) or _text(data.get('kind'))}"
 
-    def _answered(self, _data: dict[str, Any], _at: float) -> None:
+    def _on_answer(self, _data: dict[str, Any], _at: float) -> None:
         self._works()
 
-    def _signalled(self, data: dict[str, Any], _at: float) -> None:
-        signal = text(data.get("signal"))
+    def _on_signal(self, data: dict[str, Any], _at: float) -> None:
+        signal = _text(data.get("signal"))
         if data.get("cancelled"):
-            self.asked.pop(signal, None)
+            self.signals.pop(signal, None)
         elif signal:
-            self.asked[signal] = Asked(*(text(data.get(name)) for name in ("reason", "source", "path")))
+            self.signals[signal] = ShownSignal(*(_text(data.get(name)) for name in ("reason", "source", "path")))
 
     def _works(self) -> None:
         if not self.is_over:
@@ -220,33 +221,33 @@ class Progress:
 
 
 def _place(data: dict[str, Any]) -> str:
-    """A `parallel_foreach`, as its list and its tasks are told with it."""
-    return f"{text(data.get('thread'))}/{text(data.get('step'))}"
+    """A `parallel_foreach`, by what the events of its list and of its tasks have in common."""
+    return f"{_text(data.get('thread'))}/{_text(data.get('step'))}"
 
 
 _HANDLERS: dict[str, Callable[[Progress, dict[str, Any], float], None]] = {
-    kinds.RUN_STARTED: Progress._began,
-    kinds.RUN_RESUMED: Progress._began,
-    kinds.RUN_ENDED: Progress._ended,
-    kinds.STEP_STARTED: Progress._step_began,
-    kinds.STEP_COMPLETED: Progress._step_done,
-    kinds.STEP_FAILED: Progress._step_failed,
-    kinds.EVALUATED: Progress._evaluated,
-    kinds.ITERATION: Progress._iterated,
-    kinds.TASK_STARTED: Progress._task_began,
-    kinds.TASK_ENDED: Progress._task_ended,
-    kinds.AGENT_STARTED: lambda self, data, at: self.crew.began(data, at),
-    kinds.AGENT_ENDED: lambda self, data, at: self.crew.ended(data, at),
-    kinds.USAGE: lambda self, data, at: self.crew.spent(data, at),
-    kinds.WORKFLOW_RETRIED: Progress._retried,
-    kinds.ACTIVITY: lambda self, data, at: self.crew.acted(data, at),
-    kinds.AGENT_OUTPUT: lambda self, data, at: self.crew.said(data, at),
-    kinds.MESSAGE: Progress._told,
-    kinds.WARNING: Progress._warned,
-    kinds.QUESTION: Progress._asks,
-    kinds.ANSWERED: Progress._answered,
-    kinds.GATE: Progress._gate,
-    kinds.SIGNAL: Progress._signalled,
+    kinds.RUN_STARTED: Progress._on_start,
+    kinds.RUN_RESUMED: Progress._on_start,
+    kinds.RUN_ENDED: Progress._on_end,
+    kinds.STEP_STARTED: Progress._on_step_start,
+    kinds.STEP_COMPLETED: Progress._on_step_done,
+    kinds.STEP_FAILED: Progress._on_step_failed,
+    kinds.EVALUATED: Progress._on_evaluated,
+    kinds.ITERATION: Progress._on_iteration,
+    kinds.TASK_STARTED: Progress._on_task_start,
+    kinds.TASK_ENDED: Progress._on_task_end,
+    kinds.AGENT_STARTED: lambda self, data, at: self.agents.on_start(data, at),
+    kinds.AGENT_ENDED: lambda self, data, at: self.agents.on_end(data, at),
+    kinds.USAGE: lambda self, data, at: self.agents.on_usage(data, at),
+    kinds.WORKFLOW_RETRIED: Progress._on_retry,
+    kinds.ACTIVITY: lambda self, data, at: self.agents.on_activity(data, at),
+    kinds.AGENT_OUTPUT: lambda self, data, at: self.agents.on_output(data, at),
+    kinds.MESSAGE: Progress._on_message,
+    kinds.WARNING: Progress._on_warning,
+    kinds.QUESTION: Progress._on_question,
+    kinds.ANSWERED: Progress._on_answer,
+    kinds.GATE: Progress._on_gate,
+    kinds.SIGNAL: Progress._on_signal,
 }
 
 
@@ -356,7 +357,7 @@ class Tasks:
             del self._sizes[next(iter(self._sizes))]
 
     def begin(self, task_id: str, batch: str, step: str, at: float) -> None:
-        """One is started, or started again. `step` is the one that `expect` was told of."""
+        """One is started, or started again. `step` is the one that was given to `expect`."""
         if batch not in self._batches:
             busy = {task.batch for task in self.running.values()}
             self._batches = {key: known for key, known in self._batches.items() if key in busy}
@@ -401,7 +402,7 @@ class Tasks:
 
 
 @dataclass(slots=True)
-class Agent:
+class ShownAgent:
     """A process that works for the run."""
 
     id: str
@@ -411,11 +412,11 @@ class Agent:
     step: str = ""
     task: str | None = None
     doing: str = ""
-    cost_usd: float | None = None  # as far as it has told
+    cost_usd: float | None = None  # as far as it is known
     tokens: int = 0
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """Something that an agent printed, as it came."""
 
     source: str  # the task, where there is one, else the agent
@@ -423,91 +424,91 @@ class Line(NamedTuple):
     text: str
 
 
-class Crew:
+class AgentsShown:
     """All of them. Each method takes the data of an event, and when it happened."""
 
     def __init__(self) -> None:
-        self.agents: dict[str, Agent] = {}
-        self.lines: deque[Line] = deque(maxlen=_LINES)
-        self._names: dict[str, str] = {}  # of whoever may have said one of the lines
+        self.running: dict[str, ShownAgent] = {}
+        self.lines: deque[OutputLine] = deque(maxlen=_LINES)
+        self._names: dict[str, str] = {}  # of those whose lines are kept
         self._cost_usd: float | None = None  # of what is settled, as the tokens
         self._tokens = 0
-        self._unsettled: dict[str, Agent] = {}  # by step: ended, and the last word about its cost is still to come
+        self._unsettled: dict[str, ShownAgent] = {}  # by step: ended, and the last word about its cost is still to come
 
     @property
     def cost_usd(self) -> float | None:
-        """So far, where any agent tells it."""
-        told = [agent.cost_usd for agent in self._telling() if agent.cost_usd is not None]
-        return (self._cost_usd or 0.0) + sum(told) if told or self._cost_usd is not None else None
+        """So far, where any agent reports it."""
+        costs = [agent.cost_usd for agent in self._counted() if agent.cost_usd is not None]
+        return (self._cost_usd or 0.0) + sum(costs) if costs or self._cost_usd is not None else None
 
     @property
     def tokens(self) -> int:
         """So far."""
-        return self._tokens + sum(agent.tokens for agent in self._telling())
+        return self._tokens + sum(agent.tokens for agent in self._counted())
 
-    def _telling(self) -> list[Agent]:
-        return [*self.agents.values(), *self._unsettled.values()]
+    def _counted(self) -> list[ShownAgent]:
+        return [*self.running.values(), *self._unsettled.values()]
 
-    def began(self, data: dict[str, Any], at: float) -> None:
+    def on_start(self, data: dict[str, Any], at: float) -> None:
         """One is started."""
-        agent_id = text(data.get("agent_id"))
-        name, task = text(data.get("name")) or agent_id, text(data.get("task")) or None
-        pid = count(data.get("pid")) or None
-        self.agents[agent_id] = Agent(agent_id, name, pid, at, text(data.get("step")), task)
+        agent_id = _text(data.get("agent_id"))
+        name, task = _text(data.get("name")) or agent_id, _text(data.get("task")) or None
+        pid = _count(data.get("pid")) or None
+        self.running[agent_id] = ShownAgent(agent_id, name, pid, at, _text(data.get("step")), task)
         self._names.pop(agent_id, None)
         self._names[agent_id] = task or name
         while len(self._names) > _NAMES:
             del self._names[next(iter(self._names))]
 
-    def ended(self, data: dict[str, Any], _at: float) -> None:
+    def on_end(self, data: dict[str, Any], _at: float) -> None:
         """One is over."""
-        agent_id = text(data.get("agent_id"))
-        agent = self.agents.pop(agent_id, None)
+        agent_id = _text(data.get("agent_id"))
+        agent = self.running.pop(agent_id, None)
         if agent is not None and (agent.tokens or agent.cost_usd is not None):
             self._unsettled[agent.step] = agent
 
-    def dismiss(self) -> None:
+    def end_all(self) -> None:
         """The run is over, or begins anew: none of them lives."""
-        for agent_id in list(self.agents):
-            self.ended({"agent_id": agent_id}, 0.0)
+        for agent_id in list(self.running):
+            self.on_end({"agent_id": agent_id}, 0.0)
 
-    def spent(self, data: dict[str, Any], _at: float) -> None:
-        """The last word about what an agent told of its cost while it worked."""
-        step = text(data.get("step"))
+    def on_usage(self, data: dict[str, Any], _at: float) -> None:
+        """The final amount, in place of what an agent reported while it worked."""
+        step = _text(data.get("step"))
         self._unsettled.pop(step, None)
-        for agent in self.agents.values():
+        for agent in self.running.values():
             if agent.step == step:
                 agent.cost_usd, agent.tokens = None, 0
-        usd = cost(data.get("cost_usd"))
+        usd = _cost(data.get("cost_usd"))
         if usd is not None:
             self._cost_usd = (self._cost_usd or 0.0) + usd
-        self._tokens += tokens(data.get("tokens"))
+        self._tokens += _tokens(data.get("tokens"))
 
-    def acted(self, data: dict[str, Any], _at: float) -> None:
-        """One tells what it does."""
-        agent_id = text(data.get("agent_id"))
-        self._show(agent_id, "stdout", said(data))
-        agent = self.agents.get(agent_id)
+    def on_activity(self, data: dict[str, Any], _at: float) -> None:
+        """One reports what it does."""
+        agent_id = _text(data.get("agent_id"))
+        self._show(agent_id, "stdout", message_lines(data))
+        agent = self.running.get(agent_id)
         if agent is not None:
-            now = doing(data)
+            now = activity_text(data)
             agent.doing = agent.doing if now is None else now
-            agent.cost_usd = cost(data.get("cost_usd"), agent.cost_usd)
-            agent.tokens = tokens(data.get("tokens")) or agent.tokens
+            agent.cost_usd = _cost(data.get("cost_usd"), agent.cost_usd)
+            agent.tokens = _tokens(data.get("tokens")) or agent.tokens
 
-    def said(self, data: dict[str, Any], _at: float) -> None:
+    def on_output(self, data: dict[str, Any], _at: float) -> None:
         """One has printed something."""
         lines = data.get("lines")
         if isinstance(lines, list):
             # Only the last ones: a flood has to cost nothing.
-            shown = printed({**data, "lines": [text(line)[:_LONGEST_LINE] for line in lines[-_LINES:]]})
-            self._show(text(data.get("agent_id")), text(data.get("stream")), shown)
+            shown = printed_lines({**data, "lines": [_text(line)[:_LONGEST_LINE] for line in lines[-_LINES:]]})
+            self._show(_text(data.get("agent_id")), _text(data.get("stream")), shown)
 
     def _show(self, agent_id: str, stream: str, lines: list[str]) -> None:
         source = self._names.get(agent_id, agent_id)
-        self.lines.extend(Line(source, stream, line) for line in lines[-_LINES:])
+        self.lines.extend(OutputLine(source, stream, line) for line in lines[-_LINES:])
 
 
-def printed(data: dict[str, Any]) -> list[str]:
+def printed_lines(data: dict[str, Any]) -> list[str]:
     """What is to be shown of the lines that an agent printed: objects only where they are meant for people."""
     lines = data.get("lines")
     if not isinstance(lines, list):
@@ -516,13 +517,13 @@ def printed(data: dict[str, Any]) -> list[str]:
     return [line for line in texts if not line.lstrip().startswith("{")] if data.get("json") else texts
 
 
-def said(data: dict[str, Any]) -> list[str]:
-    """What an agent said by an activity, where that does not only repeat what it printed."""
+def message_lines(data: dict[str, Any]) -> list[str]:
+    """A message of an agent, where it does not only repeat what the agent printed."""
     is_new = data.get("json") and data.get("activity") == "message"
     return str(data.get("text") or "").splitlines() if is_new else []
 
 
-def doing(data: dict[str, Any]) -> str | None:
+def activity_text(data: dict[str, Any]) -> str | None:
     """What an activity says that the agent does now: empty for nothing in particular, None where it says nothing."""
     activity = data.get("activity")
     if activity in ("tool_ended", "resumed"):
@@ -552,28 +553,28 @@ def _waits(data: dict[str, Any]) -> str:
         return f"waits: {what}"
 
 
-def text(value: object) -> str:
+def _text(value: object) -> str:
     """Empty for nothing."""
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def count(value: object) -> int:
+def _count(value: object) -> int:
     """0 for whatever counts nothing."""
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def cost(told: object, known: float | None = None) -> float | None:
-    """In dollars; what was known where nothing is told."""
-    return float(told) if isinstance(told, (int, float)) else known
+def _cost(value: object, known: float | None = None) -> float | None:
+    """In dollars; what was known where there is no amount."""
+    return float(value) if isinstance(value, (int, float)) else known
 
 
-def tokens(told: object) -> int:
+def _tokens(value: object) -> int:
     """A total, or its parts; what came from a cache is part of the input."""
-    if isinstance(told, dict):
-        return count(told.get("input")) + count(told.get("output"))
-    return count(told)
+    if isinstance(value, dict):
+        return _count(value.get("input")) + _count(value.get("output"))
+    return _count(value)
 
 
-def message(error: object) -> str:
+def error_message(error: object) -> str:
     """An error of a step or a task in words."""
-    return text(error.get("message") if isinstance(error, dict) else error)
+    return _text(error.get("message") if isinstance(error, dict) else error)

@@ -89,24 +89,24 @@ async def test_a_real_run_is_understood_from_its_start_to_its_end(project: Proje
     loops: set[tuple[str, int | None]] = set()
     counts: set[int | None] = set()
     for event in events:
-        progress.hear(event)
+        progress.on_event(event)
         if progress.loop is not None:
             loops.add((progress.loop.id, progress.loop.of))
         if event.kind == kinds.TASK_STARTED:
             counts.add(progress.tasks.count()[2])
-    assert (progress.status, progress.workflow) == ("completed", "both"), progress.notes
+    assert (progress.status, progress.workflow) == ("completed", "both"), progress.messages
     assert loops == {("outer", 5)}
     assert progress.loop is not None
     assert (progress.loop.done, progress.loop.is_over) == (3, True)
     assert counts == {3}
     assert progress.tasks.count() == (3, 0, 3)
-    assert [note.text for note in progress.notes] == ["round 1", "round 2", "round 3"]
-    assert (progress.crew.cost_usd, progress.crew.tokens) == (0.25, 120)
-    said = [line.text for line in progress.crew.lines]
+    assert [message.text for message in progress.messages] == ["round 1", "round 2", "round 3"]
+    assert (progress.agents.cost_usd, progress.agents.tokens) == (0.25, 120)
+    said = [line.text for line in progress.agents.lines]
     assert said[:3] == ["hello", "inner 1", "inner 2"]
     assert {"looking at a", "looking at b", "looking at c"} < set(said)
     assert said[-1] == "I did it."
-    assert progress.crew.agents == {}
+    assert progress.agents.running == {}
 
 
 @pytest.mark.anyio
@@ -114,7 +114,7 @@ async def test_in_plain_lines_a_real_run_reads_well(project: Project) -> None:
     written: list[str] = []
     plain = PlainLines(written.append)
     for event in await told_by(project):
-        plain.hear(event)
+        plain.on_event(event)
     lines = [line[9:-1] for line in written]
     assert lines[0].startswith("started both, run ")
     assert lines[1:4] == ["step hello: shell_command", "hello | hello", "step hello: done in 0s"]

@@ -17,7 +17,7 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
     written: list[str] = []
     plain = PlainLines(written.append, quiet)
     for at, (kind, data) in enumerate(events):
-        plain.hear(RunEvent("RUN", kind, float(at), data))
+        plain.on_event(RunEvent("RUN", kind, float(at), data))
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d .*\n", line) for line in written)
     return [line[9:-1] for line in written]
 

@@ -19,7 +19,7 @@ from sidecar.text import width
 def told(*events: tuple[str, dict[str, Any]]) -> Progress:
     progress = Progress(workspace="ws")
     for at, (kind, data) in enumerate([(kinds.RUN_STARTED, {"workflow": "iterate"}), *events]):
-        progress.hear(RunEvent("run", kind, float(at), data))
+        progress.on_event(RunEvent("run", kind, float(at), data))
     return progress
 
 

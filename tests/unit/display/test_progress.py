@@ -21,7 +21,7 @@ class Story:
         self.now = 1000.0
 
     def tell(self, kind: str, /, **data: Any) -> Progress:
-        self.progress.hear(RunEvent("run", kind, self.now, data))
+        self.progress.on_event(RunEvent("run", kind, self.now, data))
         self.now += 1
         return self.progress
 
@@ -55,7 +55,7 @@ def test_an_owner_that_died_worked_until_the_last_that_was_heard_of_it(story: St
     story.now = 9000
     story.tell(kinds.RUN_RESUMED, previous_status="interrupted")
     assert story.progress.elapsed_s(9001) == 61
-    assert story.progress.crew.agents == {}
+    assert story.progress.agents.running == {}
 
 
 def test_a_loop_behind_another_takes_its_place(story: Story) -> None:
@@ -145,7 +145,7 @@ def test_a_second_batch_begins_to_count_anew(story: Story) -> None:
 
 
 def test_cost_and_tokens_are_those_of_all_agents_living_or_not(story: Story) -> None:
-    crew = story.progress.crew
+    crew = story.progress.agents
     assert (crew.cost_usd, crew.tokens) == (None, 0)
     story.tell(kinds.AGENT_STARTED, agent_id="a", name="claude", pid=1, step="one")
     used = {"activity": "usage", "cost_usd": 0.25, "tokens": {"input": 10, "output": 5, "cached": 9}}
@@ -164,9 +164,9 @@ def test_cost_and_tokens_are_those_of_all_agents_living_or_not(story: Story) -> 
 def test_a_flood_of_output_keeps_the_last_lines_and_nothing_else(story: Story) -> None:
     story.tell(kinds.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=[f"line {number}" for number in range(100_000)])
     story.tell(kinds.AGENT_OUTPUT, agent_id="a", stream="stdout", lines=["x" * (1 << 20)])
-    assert len(story.progress.crew.lines) == 200
-    assert story.progress.crew.lines[-2].text == "line 99999"
-    assert len(story.progress.crew.lines[-1].text) == 2048
+    assert len(story.progress.agents.lines) == 200
+    assert story.progress.agents.lines[-2].text == "line 99999"
+    assert len(story.progress.agents.lines[-1].text) == 2048
 
 
 def test_thousands_of_tasks_agents_and_lists_do_not_pile_up(story: Story) -> None:
@@ -178,8 +178,8 @@ def test_thousands_of_tasks_agents_and_lists_do_not_pile_up(story: Story) -> Non
         story.tell(kinds.EVALUATED, step=f"loop[{number}]/for", field="items", outcome=["answer", [1]])
     progress = story.progress
     assert progress.tasks.count()[0] == 5_000
-    assert len(progress.tasks.ended) + len(progress.crew.agents) + len(progress.tasks._sizes) <= 200
-    assert len(progress.crew._names) <= 1000
+    assert len(progress.tasks.ended) + len(progress.agents.running) + len(progress.tasks._sizes) <= 200
+    assert len(progress.agents._names) <= 1000
     for batch in range(5_000):
         story.tell(kinds.TASK_STARTED, task="each.0", step="each", batch=batch)
         story.tell(kinds.TASK_ENDED, task="each.0")

@@ -14,7 +14,7 @@ import pyte
 import pytest
 
 from sidecar.display.panel import Screen
-from sidecar.display.terminal import Tty
+from sidecar.display.terminal import Terminal
 
 _SIZE = os.terminal_size((20, 4))
 
@@ -25,7 +25,7 @@ class Shown:
     def __init__(self) -> None:
         self.master, self.terminal = pty.openpty()
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _SIZE.lines, _SIZE.columns, 0, 0))
-        self.tty = Tty(self.terminal)
+        self.tty = Terminal(self.terminal)
         self.screen = Screen(self.tty)
         self.emulated = pyte.Screen(*_SIZE)
         self.stream = pyte.ByteStream(self.emulated)

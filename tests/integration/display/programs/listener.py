@@ -15,7 +15,7 @@ import termios
 import anyio
 import psutil
 
-from sidecar.display.person import listen
+from sidecar.display.person import TerminalSession
 
 
 def report(*words: object) -> None:
@@ -47,7 +47,7 @@ async def main(press: str, circumstances: set[str]) -> None:
         if "own-signals" in circumstances:
             tasks.start_soon(handle_signals_myself)
         with scope:
-            await listen(on_key)
+            await TerminalSession(on_key=on_key).run()
         report("returned", "children", len(psutil.Process().children()))
         report(signal.getsignal(signal.SIGTSTP))
         if "wait" in circumstances:

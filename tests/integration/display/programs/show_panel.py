@@ -27,7 +27,7 @@ class Show:
         self.agents = 0
 
     def tell(self, kind: str, /, **data: Any) -> None:
-        self.panel.hear(RunEvent(RUN_ID, kind, self.now, data))
+        self.panel.on_event(RunEvent(RUN_ID, kind, self.now, data))
 
     def advance(self, seconds_s: float) -> None:
         self.now += seconds_s
@@ -37,7 +37,7 @@ class Show:
 
     def sync(self, mark: str) -> None:
         """Everything that was drawn is on the screen when this title is."""
-        self.panel._tty.finish(10)
+        self.panel.terminal.finish(10)
         os.write(1, f"\033]0;{mark}\007".encode())
 
     def litter(self, text: str) -> None:
@@ -45,7 +45,7 @@ class Show:
         os.write(1, text.encode())
 
     def repaint(self) -> None:
-        self.panel.redraw()
+        self.panel._painted_at = self.panel._drawn_at = float("-inf")
         self.panel.beat()
 
     def work(self, seconds_s: int, seed: int) -> None:

@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any
 
 import anyio
-from rich.console import Console
 
 from sidecar.display.panel import Panel
-from sidecar.display.person import Seat, TerminalPerson
+from sidecar.display.person import TerminalSession
 from sidecar.display.progress import Progress
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
@@ -28,10 +27,9 @@ async def execute(argv: list[str], fd: int) -> int:
 
 
 async def main(what: str, rest: list[str]) -> None:
-    panel = Panel(Progress(workflow="iterate"), console=Console(file=os.fdopen(os.dup(0), "w"), force_terminal=True))
-    seat = Seat(panel, None if what.endswith("-late") else lambda: report("press"))
-    person = TerminalPerson(seat)
-    panel.hear(RunEvent("run", kinds.RUN_STARTED, 0.0, {"workflow": "iterate"}))
+    panel = Panel(Progress(workflow="iterate"), fd=0)
+    person = TerminalSession(panel, None if what.endswith("-late") else lambda: report("press"))
+    panel.on_event(RunEvent("run", kinds.RUN_STARTED, 0.0, {"workflow": "iterate"}))
 
     async def interruptible(scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGINT) as received:
@@ -45,7 +43,7 @@ async def main(what: str, rest: list[str]) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(interruptible, tasks.cancel_scope)
-        await tasks.start(seat.run)
+        await tasks.start(person.run)
         if what == "ask":
             await ask({"prompt": "Which \033[31mbranch?", "choices": ["main", "dev"], "default": "main"})
             await ask({"prompt": "Which branch?"}, "there is no such branch")
