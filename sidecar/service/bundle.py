@@ -111,7 +111,7 @@ class _opened:  # noqa: N801 - used like a function
 
 def _versions() -> dict[str, Any]:
     packages = {}
-    for name in ("anyio", "mcp", "psutil", "pydantic", "pyyaml", "quickjs-ng", "rich", "watchdog", "uvicorn"):
+    for name in ("anyio", "mcp", "psutil", "pydantic", "pyyaml", "quickjs-ng", "watchdog", "uvicorn"):
         try:
             packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.config import Settings
     from sidecar.service.finding import DoctorFinding
 
-_LIBRARIES = ("anyio", "mcp", "psutil", "pydantic", "pyyaml", "quickjs-ng", "rich", "watchdog")
+_LIBRARIES = ("anyio", "mcp", "psutil", "pydantic", "pyyaml", "quickjs-ng", "watchdog")
 _MOUNTS = "/proc/self/mountinfo"
 _INOTIFY = "/proc/sys/fs/inotify"
 _FEW_WATCHES = 8192
