@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
+from sidecar.analysis import commands
 from sidecar.catalog.workflows import Definition
 from sidecar.engine.evaluation import Texts
 from sidecar.engine.run import WorkflowState
@@ -369,7 +370,7 @@ class Expressions:
         element, step = site.location[-1], site.step
         command = step.command if isinstance(step, ShellCommand | AgentShellCommand) else site.text
         try:
-            findings = shell.check(site.text) if isinstance(element, str) else shell.check_list(command)[element]
+            findings = commands.check(site.text)[0] if isinstance(element, str) else commands.check(command)[element]
         except ShellError as error:
             yield Mistake(0, str(error))
             return

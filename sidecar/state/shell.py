@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import ShellError, TemplateError
@@ -31,7 +30,7 @@ _TOTAL_BYTES = 400_000
 _SCRIPT_BYTES = 131_000
 _TOO_LONG = f"the command is longer than {_SCRIPT_BYTES // 1000} kB; put it into a file of its own"
 UNKNOWN = object()  # a value that only the run has
-_WAY_OUT = "Write `command` as a list, or pass the value in `env:`; `| raw` turns this off"
+WAY_OUT = "Write `command` as a list, or pass the value in `env:`; `| raw` turns this off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +50,12 @@ class PreparedCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandFinding:
-    """What is wrong with a command, or doubtful, at an offset of its text."""
-
-    offset: int
-    message: str
-    is_error: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ShellText:
     """A compiled command; it is analysed once, unless `| raw` makes another text of it at every run."""
 
     parts: tuple[str | Slot, ...]
     placeholders: tuple[str, ...]  # as they are written
-    analysis: _Analysis | None
+    analysis: ShellReader | None
 
     @property
     def slots(self) -> list[Slot]:
@@ -85,11 +75,11 @@ class ShellText:
         filters = [one.filters[:-1] if _mode(one) else one.filters for one in found]
         given = [filtered(*each) for each in zip(values, filters, [one.offset for one in found], strict=True)]
         # What `| raw` pastes may open a quote, so the places are looked for in the text that will really run.
-        pasted = {number: _raw(found[number], given[number]) for number in _raws(found)}
+        pasted = _pasted(found, given)
         analysis = self.analysis or _analyse(self.parts, pasted)
         if analysis.refused is not None:
-            refused = found[analysis.refused_at]
-            raise TemplateError(f"{refused.shown}: {analysis.refused}. {_WAY_OUT}", refused.offset)
+            refused = found[analysis.refused[0]]
+            raise TemplateError(f"{refused.shown}: {analysis.refused[1]}. {WAY_OUT}", refused.offset)
         bound = _Bound(_filled(self.parts, (pasted.get(number, "") for number in range(len(found)))))
         references = (
             pasted[number] if number in pasted else _reference(one, number, analysis, given[number], bound)
@@ -113,14 +103,9 @@ class ShellText:
 
     def programs(self, values: Sequence[Any]) -> list[str]:
         """The programs that it starts, as far as they can be told with these values, of which some may be UNKNOWN."""
-        slots = _placeholders(self.parts)
-        pasted = {
-            number: _raw(slots[number], values[number]) for number in _raws(slots) if values[number] is not UNKNOWN
-        }
-        found = _Analysis()
-        with suppress(_UnsafeError, ShellError):  # then it is what was read before that
-            _Scanner(_marked(self.parts, pasted), found, is_fed=False).commands()
-        return [name for name in dict.fromkeys(found.programs) if name not in _BUILTINS and not name[0].isdigit()]
+        analysis = self.analysis or _analyse(self.parts, _pasted(_placeholders(self.parts), values))
+        names = dict.fromkeys(line.partition("\0")[0] for line in analysis.lines)
+        return [name for name in names if name not in _BUILTINS and not re.match(rf"\d|\Z|{ASSIGNMENT}", name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,45 +130,31 @@ class ArgumentList(ShellText):
 
 
 def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellText | ArgumentList:
-    """A command with its expressions compiled; `check` and `check_list` find what else is wrong with it."""
+    """A command with its expressions compiled; `check` finds what else is wrong with it."""
     texts = (command,) if isinstance(command, str) else command
     placeholders = tuple(text[one.offset : one.end] for text in texts for one in _placeholders(split_template(text)))
     elements = [compile_text(text, compiler).parts for text in texts]
     if not isinstance(command, str):
-        quoted = ([shlex.quote(part) if isinstance(part, str) else part for part in one or ("",)] for one in elements)
-        parts = [part for element in quoted for part in (" ", *element)][1:]
-        return ArgumentList(tuple(parts), placeholders, None, elements[0])
-    analysis = None if _raws(_placeholders(elements[0])) else _analyse(elements[0], {})
-    return ShellText(elements[0], placeholders, analysis)
+        return ArgumentList(_quoted(elements), placeholders, None, elements[0])
+    has_raw = any(_mode(one) == "raw" for one in _placeholders(elements[0]))
+    return ShellText(elements[0], placeholders, None if has_raw else _analyse(elements[0], {}))
 
 
-def check(command: str) -> list[CommandFinding]:
-    """Where the shell would read a value as code, which is an error, and where another program may, which is none."""
-    parts = split_template(command)
-    found = _placeholders(parts)
-    # As long as it is not known what `| raw` pastes, it is some word.
-    analysis = _analyse(parts, dict.fromkeys(_raws(found), "raw-text"))
-    if analysis.refused is not None:
-        return [CommandFinding(found[analysis.refused_at].offset, f"{analysis.refused}. {_WAY_OUT}", is_error=True)]
-    return [CommandFinding(found[at].offset, why, is_error=False) for at, why in sorted(analysis.warnings.items())]
-
-
-def check_list(command: Sequence[str]) -> list[list[CommandFinding]]:
-    """What is doubtful in each element: no shell reads a list, but its program may be one."""
-    findings: list[list[CommandFinding]] = [[] for _ in command]
-    elements = [[*split_template(element), "\0"] for element in command]
+def read(command: str | Sequence[str]) -> tuple[ShellReader, list[tuple[int, Placeholder]]]:
+    """A command as it is written, and the place of each value in it: in which of its texts, and where."""
+    texts = [command] if isinstance(command, str) else command
+    elements = [split_template(text) for text in texts]
     places = [(element, one) for element, parts in enumerate(elements) for one in _placeholders(parts)]
-    pasted = {number: "x" for number, (_, one) in enumerate(places) if _mode(one)}
-    words = _marked([part for parts in elements for part in parts], pasted).split("\0")[:-1]
-    analysis = _Analysis()
-    try:
-        _Scanner("", analysis, is_fed=False).check_command(words)
-    except _UnsafeError as refusal:
-        if refusal.number is not None:
-            analysis.warnings[refusal.number] = str(refusal)
-    for number, message in sorted(analysis.warnings.items()):
-        findings[places[number][0]].append(CommandFinding(places[number][1].offset, message, is_error=False))
-    return findings
+    # As long as it is not known what `| raw` pastes, it is some word.
+    modes = ("raw",) if isinstance(command, str) else ("raw", "quote")
+    pasted = {number: "raw-text" for number, (_, one) in enumerate(places) if _mode(one) in modes}
+    return _analyse(elements[0] if isinstance(command, str) else _quoted(elements), pasted), places
+
+
+def _quoted(elements: Iterable[Sequence[str | Slot | Placeholder]]) -> tuple[Any, ...]:
+    """The elements of a list as the words of one text."""
+    words = ([shlex.quote(part) if isinstance(part, str) else part for part in one or ("",)] for one in elements)
+    return tuple(part for word in words for part in (" ", *word))[1:]
 
 
 def _placeholders(parts: Iterable[str | Slot | Placeholder]) -> list[Placeholder]:
@@ -204,15 +175,16 @@ def _mode(placeholder: Placeholder) -> str:
     return last[0] if last in (("raw",), ("quote",)) else ""
 
 
-def _raws(found: Sequence[Placeholder]) -> list[int]:
-    return [number for number, one in enumerate(found) if _mode(one) == "raw"]
+def _pasted(found: Sequence[Placeholder], values: Sequence[Any]) -> dict[int, str]:
+    """What each `| raw` pastes whose value is known."""
+    return {
+        number: _passable(one, " ".join(as_text(item) for item in _items(value)))
+        for number, (one, value) in enumerate(zip(found, values, strict=True))
+        if _mode(one) == "raw" and value is not UNKNOWN
+    }
 
 
-def _raw(placeholder: Placeholder, value: Any) -> str:
-    return _passable(placeholder, " ".join(as_text(item) for item in _items(value)))
-
-
-def _reference(placeholder: Placeholder, number: int, analysis: _Analysis, value: Any, bound: _Bound) -> str:
+def _reference(placeholder: Placeholder, number: int, analysis: ShellReader, value: Any, bound: _Bound) -> str:
     """What stands in the text for a value: no character of it comes from the value."""
     quotes = analysis.quotes[number]
     if quotes == _COMMENT:
@@ -295,35 +267,56 @@ class _Bound:
 # may be either), or what would take a grammar to read (`case`, functions, unusual options of a program that starts
 # another). Not followed is what a command writes into a file that its author then executes.
 
-_DEPTH, _VALUES = 40, 10_000  # at most
+_DEPTH, _VALUES = 40, 7_500  # at most
 # A text to analyse has one character for each value. In a word whose quotes are taken off, two more stand for the
 # author's own expansions: in double quotes they are one word, unquoted any number of words.
 _FIRST_MARK = 0xF0000
 _ONE, _MANY = "\U0010fff0", "\U0010fff1"
 _ANY = "\U000f0000-\U0010ffff"
-_MARK = re.compile("[\U000f0000-\U000fffff]")
+VALUE = "[\U000f0000-\U000fffff]"
 _EXPANSION = re.compile(f"[{_ANY}]")
 _BARE, _SINGLE, _DOUBLE, _COMMENT = "", "'", '"', "#"  # where a value stands
 
 _TOKEN = re.compile(r"""(?x) (?P<blank>(?:[ \t]|\\\n)+) | (?P<comment>\#[^\n]*) | (?P<end>[;&|\n)])
-      | (?P<group>\((?!\()) | [0-9]*(?P<redirect><<<|<<|[<>]\(|[<>]&|<>|>>|>\||[<>])(?:[ \t]|\\\n)*""")
-_BRACKET = re.compile(r"(?:\[\[?|\{)(?=[ \t\n;&|<>()]|\Z)")  # as a word, where it is no pattern of file names
+      | (?P<group>\((?!\()) | (?<!\})[0-9]*(?P<redirect><<<|[<>]&|<>|>>|>\||[<>](?![<(]))(?:[ \t]|\\\n)*""")
 _DOLLAR = rf"""(?xa)  # no value, no quote and no bracket inside ${{…}}
-        \$(?P<parameter>[A-Za-z_]\w* | [0-9@*\#?$!-] | \{{\#?(?:[A-Za-z_]\w*|[0-9]+|[@*\#?$!-])\}}
+        \$(?P<number>[?\#]) | \$(?P<parameter>[A-Za-z_]\w* | [0-9@*$!-] | \{{\#?(?:[A-Za-z_]\w*|[0-9]+|[@*\#?$!-])\}}
           | \{{(?:[A-Za-z_]\w*|[0-9]+|[@*]) (?: :?[-+=?] | %%? | \#\#?) (?:[^{{}}'"`\\()${_ANY}]|\$(?!\[))*\}})
       | \$(?P<substitution>\((?!\()) | (?P<quote>")"""
 # What a word consists of: without quotes, and in double quotes.
 _BARE_PIECE = re.compile(rf"""{_DOLLAR} | '(?P<single>[^']*)' | \\(?P<escaped>[^{_ANY}])
-      | (?P<pattern>[*?\[]|\{{(?!\}})) | (?P<plain>[^'"\\`$*?\[{{ \t\n;&|<>()]+ | \{{ | \$(?![\[({{'"{_ANY}]))""")
+      | (?P<bracket>(?<![^ \t\n;&|<>(])(?:\[\[?|\{{)(?=[ \t\n;&|<>()]|\Z)) | (?P<pattern>[*?\[]|\{{(?!\}}))
+      | (?P<plain>[^'"\\`$*?\[{{ \t\n;&|<>()]+ | \{{ | \$(?![\[({{'"{_ANY}]))""")
 _QUOTED_PIECE = re.compile(rf"""{_DOLLAR} | \\(?P<escaped>[\\$`"\n])
       | (?P<plain>[^"\\`$]+ | \\(?![\\$`"\n{_ANY}]) | \$(?![\[({{{_ANY}]))""")
 # The shell evaluates what it finds in these variables, or reads it as commands.
 _EVALUATED = r"(?<!\w)(PS[0-4]|ENV|BASH_ENV|BASH_FUNC\w*|PROMPT_COMMAND|S?RANDOM|OPTIND|HISTCMD|SECONDS|BASHPID)(?!\w)"
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
-_RESERVED = frozenset(["if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}"])
-_SHELLS = frozenset(["sh", "bash", "dash", "ash"])
-# Commands that come through a pipe, also by a name that is relative to /dev or /proc.
-_INPUT_FILE = r"(?:^|/)(?:(?:dev|proc)/|(?:stdin|[0-9]+)$)"
+
+# The words of a command are looked at as one line, with a NUL behind each. Programs that start a command: what stands
+# between their name and the command's. With any other option they are refused.
+ASSIGNMENT = r"[A-Za-z_][A-Za-z0-9_]*\+?="
+_VARIABLES = rf"(?:{ASSIGNMENT}[^\0{_MANY}]*\0)*"
+_XARGS = rf"(?:(?:-[0rtx]+|-[nPL]\0?[0-9]+|-d\0?[^\0{_ANY}]+|--null|--no-run-if-empty)\0)*"
+_SSH = r"-[46AaCfKkNnqTtvXxYy]"
+# A script of the author, or a file with an extension: what comes through a pipe has none, such as /dev/stdin.
+_SHELL = (
+    r"(?:(?:-[eflux]+|-[eflux]*o\0[a-z]+)\0)*"
+    rf"(?:-[eflux]*c\0(?P<script>[^-+\0][^\0]*)|(?![-+])[^\0{_ANY}]+\.[A-Za-z]+)\0"
+)
+_LAUNCHERS = {
+    "command": r"(?:-p\0)?",
+    "env": rf"(?:(?:-i?|-u\0[A-Z_a-z]+)\0)*{_VARIABLES}",
+    "exec": "",
+    "nice": r"(?:-n?\0?-?[0-9]+\0)?",
+    "nohup": "",
+    "stdbuf": r"(?:-[ioe](?:L|[0-9]+)\0)*",
+    "sudo": rf"(?:(?:-[nEHkb]+|-[ug]\0?[A-Za-z_-]+)\0)*{_VARIABLES}",
+    "time": r"(?:-p\0)?",
+    "timeout": r"(?:(?:-v|-[ks]\0?[A-Z0-9.]+|--(?:fore|pres)[a-z-]+|--[ks][a-z-]+=[A-Z0-9.]+)\0)*[0-9.]+[smhd]?\0",
+    "xargs": rf"{_XARGS}(?:-[0rtx]*I\0?(?P<replaced>[^\0{_ANY}]+)\0{_XARGS})?",
+    "ssh": rf"(?s)(?:(?:{_SSH}+|{_SSH}*[DFiJLlopRW]\0?[^\0]+)\0)*(?:--\0|[^-{_ANY}])[^\0]+\0(?P<script>[^-\0].*)\0",
+    **dict.fromkeys(("sh", "bash", "dash", "ash"), _SHELL),
+}
 # They read a text as code, start a command in a way of their own, make variables that are evaluated, need a grammar, or
 # are known to one shell only.
 _REFUSED = frozenset(
@@ -337,161 +330,104 @@ _BUILTINS = frozenset(
     """. : [ [[ alias break case cd command continue echo eval exec exit export false for function getopts hash kill let
     local printf pwd read readonly return select set shift source test time trap true type umask unset wait""".split()  # noqa: SIM905
 )
-# Programs that start the command behind their options: the options without an argument, those that have it in the next
-# word, and how many operands come first. With any other option they are refused, as shells and ssh are.
-_OPTIONS = {
-    "command": ("-p", "", 0),
-    "env": ("-|-[i0v]+", "-u", 0),
-    "exec": ("-[cl]+", "-a", 0),
-    "nice": ("-n?-?[0-9]+", "-n", 0),
-    "nohup": ("", "", 0),
-    "stdbuf": ("-[ioe](?:L|[0-9]+)", "-[ioe]", 0),
-    "sudo": ("-[nEHkb]+", "-[ug]", 0),
-    "time": ("-[pv]", "", 0),
-    "timeout": ("-v|--foreground|--preserve-status|-[ks][0-9A-Z]+|--[ks][a-z-]+=.+", "-[ks]", 1),
-    "xargs": ("-[0rtx]+|-[nPLs][0-9]+|-[0rtx]*I.+|-d.+|--null|--no-run-if-empty", "-[0rtx]*[nPLsId]", 0),
-    "ssh": ("-[46AaCfKkNnqTtvXxYy]+|-[Filop].+", "-[46AaCfKkNnqTtvXxYy]*[BbcDEeFIiJLlmOopQRSWw]", 0),
-    **dict.fromkeys(_SHELLS, ("-[efluvx]*c|-[efluvx]+", "-[efluvx]*o", 0)),
-}
-# What else is refused, in the words of a command with a NUL between them. A name, a subscript and the operand of -v are
-# evaluated; an expansion may be an operator such as -v or -exec, so that the author's own word has to follow it.
+_RESERVED = frozenset(["if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}"])
+# What else is refused. A name, a subscript and the operand of -v are evaluated; an expansion may be an operator such
+# as -v or -exec, so that the author's own word has to follow it.
 _NAME = "bash may evaluate the value as a name or a subscript; with printf, write printf '%s' {{ … }}"
 _UNSAFE = {
-    r"for\0[^\0]*(?!\0in(?:\0|\Z))(?:\0|\Z)": "a text with a value must not have for without in",
+    r"for\0(?![^\0]*\0in\0)": "a text with a value must not have for without in",
     rf"printf\0(?:-v|-?[{_ANY}])": _NAME,
     rf"(?:export|readonly|local|read|unset|getopts|wait)\0(?:.*\0)?(?:[^\0=]*[\[{_ANY}]|-\w*[aAin])": _NAME,
-    r"(?:test|\[)\0(?:.*\0)?-[vR]\0(?![A-Za-z_]\w*(?:\0|\Z))": _NAME,
+    r"(?:test|\[)\0(?:.*\0)?-[vR]\0(?![A-Za-z_]\w*\0)": _NAME,
     rf"(?:test|\[|find|ssh)\0.*{_MANY}": "an expansion has to stand in double quotes here",
-    rf"(?:test|\[|find)\0.*[{_ANY}][^\0{_ANY}]*\0[^\0{_ANY}]*[{_ANY}]": "a value must not be beside another expansion",
+    rf"(?:test|\[)\0.*[{_ANY}][^\0]*\0(?!(?:[!=]?=|-[a-z]+|\])\0|\Z)": "an operator has to follow an expansion",
+    rf"find\0.*[{_ANY}][^\0]*\0[^\0]*[{_ANY}]": "a value must not be beside another expansion",
 }
-# What validate warns of: options behind which code stands, or in which it stands.
-_NO_OPTIONS = re.compile(r"echo|printf|test|\[|sleep|exit|return|shift|:|for|export|readonly|local|set|expr|raw-text")
-_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|deno|bun|php|lua|luajit|osascript|Rscript|tclsh)[0-9.]*")
-_FILTER = re.compile(r"[gmn]?awk|g?sed|[jy]q")
-_FILTER_OPTIONS = {"-v": 2, "-F": 2, "-f": 2, "-e": 2, "--arg": 3, "--argjson": 3, "--slurpfile": 3, "--rawfile": 3}
-_CODE_OPTIONS = (
-    (re.compile(r"(?:python|pypy)[0-9.]*|psql|mysql|mariadb"), re.compile(r"-[A-Za-z]*c|-e|--command|--execute")),
-    (_INTERPRETER, re.compile(r"-[A-Za-z0]*[eEpr]|--eval|--print|eval")),
-    (_FILTER, re.compile(r"-e|--expression")),
-    (re.compile(r"g?make|sqlite3"), re.compile("")),
-    (re.compile(r"git"), re.compile(r"-c|--config-env|--exec|--upload-pack|--receive-pack")),
-    (re.compile(r"ssh|scp|sftp|rsync"), re.compile(r"-[oFS]|-[A-Za-z]*e|--rsh|--rsync-path")),
-    (re.compile(r"g?tar"), re.compile(r"-[IF]|--(?:use-compress|to-com|checkpoint-ac|info-s|rsh)[a-z-]*")),
-)
-_CODE_VARIABLE = re.compile(r"""(?xa)
-    (?:GIT_(?:SSH\w*|EXTERNAL_DIFF|CONFIG\w*|EXEC_PATH|DIR)|(?:LD_|DYLD_|PERL5)\w+|PYTHON(?:STARTUP|PATH|HOME)|PATH
-      |RUBY(?:OPT|LIB)|NODE_(?:OPTIONS|PATH)|RSYNC_RSH|LESSOPEN|MAKEFLAGS
-      |\w*(?:EDITOR|VISUAL|PAGER|BROWSER|SHELL|_ASKPASS|_COMMAND|_TOOL_OPTIONS))\+?=""")
-
-
-@dataclass(slots=True)
-class _Analysis:
-    """What is known of a text, by the number of each value; why it is refused, and at which value."""
-
-    quotes: dict[int, str] = field(default_factory=dict)
-    lists: set[int] = field(default_factory=set)  # where a list may become several words
-    refused: str | None = None
-    refused_at: int = 0
-    warnings: dict[int, str] = field(default_factory=dict)
-    programs: list[str] = field(default_factory=list)
 
 
 class _UnsafeError(Exception):
-    def __init__(self, why: str, words: Iterable[str] = ()) -> None:
+    def __init__(self, why: str, shown: str = "") -> None:
         super().__init__(why)
-        self.number = next(iter(_numbers("".join(words))), None)
+        self.numbers = value_numbers(shown)
 
 
-def _marked(parts: Sequence[str | Slot | Placeholder], pasted: dict[int, str]) -> str:
-    """The text to analyse, with what `| raw` pastes."""
-    numbers, texts = count(), []
+def value_numbers(text: str) -> list[int]:
+    return [ord(mark) - _FIRST_MARK for mark in re.findall(VALUE, text)]
+
+
+def _analyse(parts: Sequence[str | Slot | Placeholder], pasted: dict[int, str]) -> ShellReader:
+    """Reads a text, with what `| raw` pastes."""
+    numbers, text = count(), ""
     for part in parts:
-        text = part if isinstance(part, str) else pasted.get(number := next(numbers))
-        texts.append(chr(_FIRST_MARK + number) if text is None else _EXPANSION.sub("\ufffd", text))
-        if text is None and number == _VALUES:
-            raise ShellError(f"a command can have {_VALUES} values at most")
-    if sum(map(len, texts)) > _SCRIPT_BYTES:
-        raise ShellError(_TOO_LONG)
-    return "".join(texts)
-
-
-def _numbers(text: str) -> list[int]:
-    return [ord(mark) - _FIRST_MARK for mark in _MARK.findall(text)]
-
-
-def _analyse(parts: Sequence[str | Slot | Placeholder], pasted: dict[int, str]) -> _Analysis:
-    """The places of the values in a text."""
-    found, text = _Analysis(), _marked(parts, pasted)
-    if numbers := _numbers(text):
-        try:
-            _Scanner(text, found, is_fed="|" in text or "<" in text).read()
-        except _UnsafeError as refusal:
-            found.refused, found.refused_at = str(refusal), numbers[0] if refusal.number is None else refusal.number
-    return found
+        pasted_text = part if isinstance(part, str) else pasted.get(number := next(numbers))
+        text += chr(_FIRST_MARK + number) if pasted_text is None else _EXPANSION.sub("\ufffd", pasted_text)
+        if len(text) > _SCRIPT_BYTES or (pasted_text is None and number == _VALUES):  # each becomes a longer reference
+            raise ShellError(_TOO_LONG)
+    reader = ShellReader(text)
+    values = value_numbers(reader.text)
+    try:
+        reader.read()
+    except _UnsafeError as refusal:
+        reader.refused = ((refusal.numbers or values)[0], str(refusal)) if values else None
+    return reader
 
 
 @dataclass(slots=True)
-class _Scanner:
-    """Reads one text: its quotes, and its simple commands one after the other."""
+class ShellReader:
+    """Reads one text: its quotes, and its simple commands one after the other. It knows each value by its number."""
 
     text: str
-    found: _Analysis
-    is_fed: bool  # something may come through a pipe or a redirection
-    depth: int = 0
     at: int = 0
+    depth: int = 0
+    quotes: dict[int, str] = field(default_factory=dict)
+    lists: set[int] = field(default_factory=set)  # where a list may become several words
+    lines: list[str] = field(default_factory=list)  # each command, or what stands before the one it starts
+    refused: tuple[int, str] | None = None  # at which value, and why
 
     def read(self) -> None:
+        self.commands()
         if split := re.search(r"(?<![\s;&|])\\\n", self.text):
             raise self._unread(split.start())
         if named := re.search(_EVALUATED, re.sub(r"['\"\\]", "", self.text), re.ASCII):
             raise _UnsafeError(f"the shell evaluates what is in {named[1]}")
-        self.commands()
 
     def _unread(self, at: int) -> _UnsafeError:
         shown = self.text[at : at + 10]
-        excerpt = one_line(_EXPANSION.sub("{{ … }}", shown))
-        return _UnsafeError(
-            f"{f'`{excerpt}`' if excerpt else 'an open bracket'} cannot stand in a text with a value", shown
-        )
+        excerpt = one_line(_EXPANSION.sub("{{ … }}", shown)) or "an open bracket"
+        return _UnsafeError(f"`{excerpt}` cannot stand in a text with a value", shown)
 
     def commands(self, *, is_nested: bool = False) -> None:
-        self._deeper()
+        self.depth += 1
+        if self.depth > _DEPTH:
+            raise _UnsafeError("the command is nested too deeply to be read")
         words: list[str] = []
         is_closed = False
         while self.at < len(self.text) and not is_closed:
             start, token = self.at, _TOKEN.match(self.text, self.at)
-            self.at = token.end() if token else start
             if token is None:
                 words.append(self._word())
-            elif operator := token["redirect"]:
+                continue
+            self.at = token.end()
+            if operator := token["redirect"]:
                 word = self._word(is_argument=False)
-                is_unread = operator in ("<<", "<(", ">(") or self.text[start - 1 : start] == "}"
-                if is_unread or (operator.endswith("&") and _EXPANSION.search(word)):
+                if operator.endswith("&") and _EXPANSION.search(word):
                     raise self._unread(start)
             elif token["group"]:
                 if not _RESERVED.issuperset(words):
                     raise self._unread(start)
                 self.commands(is_nested=True)
             elif token["end"]:
-                self.check_command(words)
+                self._simple(words)
                 words, is_closed = [], token[0] == ")"
             else:
                 self._mark(token[0], _COMMENT)
         if is_closed != is_nested:
             raise self._unread(self.at - is_closed)
-        self.check_command(words)
+        self._simple(words)
         self.depth -= 1
-
-    def _deeper(self) -> None:
-        self.depth += 1
-        if self.depth > _DEPTH:
-            raise ShellError("the command is nested too deeply to be read")
 
     def _word(self, *, is_argument: bool = True) -> str:
         """The next word without its quotes."""
-        if bracket := _BRACKET.match(self.text, self.at):
-            self.at = bracket.end()
-            return bracket[0]
         start, word, quotes = self.at, "", _BARE
         while self.at < len(self.text) and (quotes == _DOUBLE or self.text[self.at] not in " \t\n;&|<>)"):
             piece = (_BARE_PIECE if quotes == _BARE else _QUOTED_PIECE).match(self.text, self.at)
@@ -508,142 +444,73 @@ class _Scanner:
                 self._mark(text, _SINGLE if kind == "single" else quotes)
             if kind == "substitution":
                 self.commands(is_nested=True)
-        if quotes == _DOUBLE:
+        if quotes == _DOUBLE or self.at == start:
             raise self._unread(start)
-        if is_argument and _MARK.fullmatch(self.text[start : self.at]):
-            self.found.lists.update(_numbers(word))
+        if is_argument and re.fullmatch(VALUE, self.text[start : self.at]):
+            self.lists.update(value_numbers(word))
         return word
 
     def _mark(self, text: str, quotes: str) -> None:
-        self.found.quotes.update(dict.fromkeys(_numbers(text), quotes))
+        self.quotes.update(dict.fromkeys(value_numbers(text), quotes))
 
-    def check_command(self, words: list[str], *, is_appended: bool = False) -> None:
-        """Checks a simple command; `is_appended`: what xargs reads is put behind it."""
-        for word in words:
-            if _CODE_VARIABLE.match(word):
-                self._note(word, f"other programs run what is in {word.partition('=')[0].rstrip('+')}")
-        words = words[_behind_assignments(words, 0) :]
-        if not words:
-            return
-        if words[0].startswith("-") or _EXPANSION.search(words[0]):
-            raise _UnsafeError("the name of a command has to be written out, without an expansion or a pattern", words)
-        self.found.programs.append(words[0])
-        name = _program(words[0])
-        if name in _REFUSED or "eval" in words:
-            raise _UnsafeError(f"a text with a value must not have {name if name in _REFUSED else 'eval'}", words)
-        if is_appended and name not in _SHELLS and (name in _OPTIONS or name == "find"):
-            raise _UnsafeError(f"{name} could run what xargs reads")
-        if name in _OPTIONS and words[:2] not in (["command", "-v"], ["command", "-V"]):
-            self._deeper()
-            self._launcher(name, words)
-            self.depth -= 1
-        else:
-            self._simple(name, words)
+    def _simple(self, words: list[str]) -> None:
+        """Checks a simple command: its variables, then itself and each command that it starts."""
+        start = 0
+        while start < len(words) and (words[start] in _RESERVED or re.match(ASSIGNMENT, words[start])):
+            start += 1
+        self.lines += [f"{word}\0" for word in words[:start] if word not in _RESERVED]
+        self._command(words[start:])
 
-    def _simple(self, name: str, words: list[str]) -> None:
-        line = "\0".join([name, *words[1:]])
-        for unsafe, why in _UNSAFE.items():
-            if re.match(unsafe, line, re.DOTALL | re.ASCII):
-                raise _UnsafeError(why, words)
-        if name in ("test", "[", "find", "ssh"):
-            self.found.lists.difference_update(_numbers(line))
-        if name == "find":
-            starts = [at for at, word in enumerate(words) if word in ("-exec", "-execdir", "-ok", "-okdir")]
-            for start, end in pairwise([*starts, len(words)]):
-                self.check_command([each.replace("{}", _MANY) for each in words[start + 1 : end]])
-        self._warn(name, words)
-        for at in range(1, 0 if _NO_OPTIONS.fullmatch(name) else len(words)):
-            if re.search("sh(93)?$", words[at]) and _program(words[at]) in _SHELLS | _REFUSED:
-                self.check_command(words[at:])  # whatever starts it: `docker exec box sh -c …`
-                break
+    def _command(self, words: list[str]) -> None:
+        while words:
+            name = words[0].rpartition("/")[2]
+            path, line = words[0].removesuffix(name), "\0".join([name, *words[1:], ""])
+            if re.match(rf"-|{ASSIGNMENT}|.*[{_ANY}]", words[0], re.DOTALL):
+                raise _UnsafeError("the name of a command has to be written out, without an expansion", line)
+            if refused := ({name} & (_REFUSED | _RESERVED)) or ({"eval"} & set(words)):
+                raise _UnsafeError(f"a text with a value must not have {refused.pop()}", line)
+            for unsafe, why in _UNSAFE.items():
+                if re.match(unsafe, line, re.DOTALL | re.ASCII):
+                    raise _UnsafeError(why, line)
+            if name in ("test", "[", "find", "ssh"):
+                self.lists.difference_update(value_numbers(line))
+            if name in _LAUNCHERS and not re.match(r"command\0-[vV]\0", line):
+                words = self._started(name, path, line)
+            else:
+                words = []
+                self._program(name, path + line)
 
-    def _launcher(self, name: str, words: list[str]) -> None:
-        """A program that starts another; each of its options has to be known."""
-        alone, valued, operands = _OPTIONS[name]
-        at = 1
-        while at < len(words) and words[at - 1] != "--" and words[at].startswith("-"):
-            if words[at] != "--" and not re.fullmatch(f"{alone}|{valued}", words[at], re.DOTALL):
-                raise _UnsafeError(f"a text with a value must not have {name} with unusual options", words)
-            at += 2 if re.fullmatch(valued, words[at]) else 1
-        at += operands
-        if name == "ssh":
-            return self._ssh(words, at)
-        end = _behind_assignments(words, at)
-        replaced = re.findall(r"\0-[0rtx]*I\0?([^\0]*)", "\0".join(words[:at])) if name == "xargs" else []
-        if _EXPANSION.search("".join(words[:at])) or _MANY in "".join(words[at:end]) or len(replaced) > 1:
-            raise _UnsafeError(f"{name} could take a value for its options or for what it is to run", words)
-        if name in _SHELLS:
-            return self._shell(name, words, at)
-        for text in replaced:
-            words = [word.replace(text, _MANY) for word in words]
-        return self.check_command(words[at:], is_appended=name == "xargs")
-
-    def _shell(self, name: str, words: list[str], at: int) -> None:
-        """`sh FILE …` and `sh -c SCRIPT …`, where neither FILE nor SCRIPT has an expansion."""
-        script = "".join(words[at : at + 1])
-        has_script = any(re.match("-[a-z]*c", word) for word in words[1:at])
-        if re.match(r"[-+]|\Z", script) or (not has_script and re.search(f"{_INPUT_FILE}|[{_ANY}]", script)):
-            raise _UnsafeError(f"{name} could read a value as its script", words)
-        if has_script:
-            self._script(name, script)
-
-    def _ssh(self, words: list[str], host: int) -> None:
-        script = " ".join(words[host + 1 :])
-        if script.startswith("-") or (self.is_fed and not script):
-            raise _UnsafeError("the shell at the other end could read a value as its script", words)
-        self._script("ssh", script)
-        self._simple("ssh", words[: host + 1])
+    def _started(self, name: str, path: str, line: str) -> list[str]:
+        """The command that a program starts, unless it is a script: that is read."""
+        started = re.compile(_LAUNCHERS[name]).match(line, len(name) + 1)
+        if started is None:
+            raise _UnsafeError(f"{name} with these arguments could run a value", line)
+        words, found = line[started.end() :].split("\0")[:-1], started.groupdict()
+        self.lines.append(path + line[: started.start("script") if found.get("script") else started.end()])
+        if found.get("script"):
+            self._script(name, started["script"])
+        if "script" in found:
+            return []  # the other words are arguments of the script, or of the file
+        if name != "xargs" or not words:
+            return words
+        # What xargs reads stands somewhere in these words, or behind them.
+        return [each.replace(found["replaced"], _MANY) for each in words] if found["replaced"] else [*words, _MANY]
 
     def _script(self, name: str, script: str) -> None:
-        """A script that a command is given as an argument: the values may be in its environment and its arguments."""
+        """Reads a script that a command is given: the values may be in its environment and its arguments."""
         if _EXPANSION.search(script):
             example = "" if name == "ssh" else f"""; write {name} -c '… "$1"' {name} {{{{ … }}}}"""
             raise _UnsafeError(f"{name} would read an expansion as its script{example}", script)
-        _Scanner(script, self.found, is_fed=True, depth=self.depth).read()
+        outer = self.text, self.at
+        self.text, self.at = script.replace("\0", " "), 0
+        self.read()
+        self.text, self.at = outer
 
-    def _warn(self, name: str, words: list[str]) -> None:
-        self._warn_of_scripts(words)
-        if _FILTER.fullmatch(name):
-            words = words[_script_of_filter(words) :]
-        for before, word in pairwise([] if _NO_OPTIONS.fullmatch(name) else words):
-            if word in ("--", "--end-of-options"):
-                return
-            is_argument = before is not words[0] and re.fullmatch("-[^=]+", before)
-            if _MARK.match(word) and not is_argument:
-                self._note(word[0], f"{name} can take the value for an option; put -- before it")
-
-    def _warn_of_scripts(self, words: list[str]) -> None:
-        """Values in the script of an interpreter, also behind a launcher that we do not know."""
-        names = (at for at, word in enumerate(words) if any(one.fullmatch(_program(word)) for one, _ in _CODE_OPTIONS))
-        words = words[next(names, len(words)) :]
-        name = _program("".join(words[:1]))
-        options = [option for program, option in _CODE_OPTIONS if program.fullmatch(name)]
-        code = [each for before, each in pairwise(words) for one in options if one.fullmatch(before) or one.match(each)]
-        if _FILTER.fullmatch(name) and not code:
-            code = words[_script_of_filter(words) :][:1]
-        self._note("".join(code), f"{name} reads the value as code; pass it as an argument or in a variable")
-        if _INTERPRETER.fullmatch(name) and self.is_fed and all(each.startswith("-") for each in words[1:]):
-            for number in sorted(self.found.quotes)[:1]:
-                self.found.warnings.setdefault(number, f"{name} reads its input as code")
-
-    def _note(self, word: str, message: str) -> None:
-        for number in _numbers(word):
-            self.found.warnings.setdefault(number, message)
-
-
-def _program(word: str) -> str:
-    return word.rpartition("/")[2]
-
-
-def _behind_assignments(words: list[str], at: int) -> int:
-    while at < len(words) and (words[at] in _RESERVED or _ASSIGNMENT.match(words[at])):
-        at += 1
-    return at
-
-
-def _script_of_filter(words: list[str]) -> int:
-    """Where the script of awk, sed or jq stands."""
-    at = 1
-    while at < len(words) and words[at].startswith("-"):
-        at += _FILTER_OPTIONS.get(words[at], 1)
-    return at
+    def _program(self, name: str, line: str) -> None:
+        if name == "find":
+            for found in re.findall(r"\0-(?:exec|ok)(?:dir)?\0(.*?)(?=\0;\0|\0-exec|\0-ok|\0\Z)", line, re.DOTALL):
+                self._command(found.replace("{}", _MANY).split("\0"))
+        self.lines.append(line)
+        shell = re.search(r"\0(?:[^\0]*/)?((?!ssh\0)\w*sh|ksh93)\0", line)
+        if shell and name not in _BUILTINS and (shell[1] in _LAUNCHERS or shell[1] in _REFUSED):
+            self._command(line[shell.start() + 1 : -1].split("\0"))  # whatever starts it: `docker exec box sh -c …`

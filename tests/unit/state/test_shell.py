@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.analysis.commands import check
 from sidecar.errors import ShellError, TemplateError
 from sidecar.state.script import Expression
-from sidecar.state.shell import PreparedCommand, check, check_list, compile_command
+from sidecar.state.shell import PreparedCommand, compile_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ def body(command: str, *values: Any) -> str:
 
 
 def errors(command: str) -> list[tuple[int, str]]:
-    return [(finding.offset, finding.message) for finding in check(command) if finding.is_error]
+    return [(finding.offset, finding.message) for finding in check(command)[0] if finding.is_error]
 
 
 @pytest.mark.parametrize(
@@ -292,6 +293,12 @@ UNSAFE = [
     "echo {{ x }} | xargs -I % sh -c 'ls %'",
     "echo {{ x }} | xargs --replace sh -c 'ls {}'",
     "ssh -lbob host {{ x }}",
+    "ssh {{ x }} uptime",
+    "docker run bash bash -c 'ls {{ x }}'",
+    "echo {{ x }} | find . -exec sh \\;",
+    "i=$1; [ {{ x }} 'arr[i]' ]",
+    "time if {{ x }}; then ls; fi",
+    "sh -$? {{ x }}",
     "echo {{ x }} | ssh host -- '$(cat)'",
     "echo {{ x }} | parallel",
     "watch ls {{ x }}",
@@ -339,7 +346,6 @@ UNSAFE = [
     "sh -c +x {{ x }}",
     "zsh script.zsh {{ x }}",
     "git ls-files | xargs -I a -I b cp a {{ x }}",
-    "git ls-files | xargs nice ls {{ x }}",
     "arr[ {{ x }} ]=1",
     "ls ) {{ x }}",
 ]
@@ -362,7 +368,11 @@ SAFE = [
     "bash -eo pipefail -c 'ls \"$1\" | cat' bash {{ x }}",
     "sh script.sh {{ x }}",
     "echo {{ x }} | sh script.sh",
-    "ssh {{ x }} uptime",
+    "ssh -- {{ x }} uptime",
+    "ssh -i {{ x }} -p 22 host uptime",
+    "ls {{ x }}; [ $? -eq 0 ] && [ $# -gt 1 ]",
+    "git ls-files | xargs nice ls {{ x }}",
+    "echo {{ x }} | xargs",
     "awk -v a={{ x }} '{print a}' {{ x }}",
     "FOO={{ x }} make",
     "export FOO={{ x }}",
@@ -421,7 +431,6 @@ def test_a_place_that_can_be_protected_is_not_reported(command: str) -> None:
         ("make CC={{ x }}", "make reads the value as code"),
         ("git -c {{ x }} status", "git reads the value as code"),
         ("ssh -o {{ x }} host uptime", "ssh reads the value as code"),
-        ("ssh {{ x }} uptime", "ssh can take the value for an option; put -- before it"),
         ("tar cf a.tar {{ x }}", "tar can take the value for an option"),
         ("sudo rm {{ x }}", "rm can take the value for an option"),
         ("GIT_SSH_COMMAND={{ x }} git fetch", "other programs run what is in GIT_SSH_COMMAND"),
@@ -429,7 +438,7 @@ def test_a_place_that_can_be_protected_is_not_reported(command: str) -> None:
     ],
 )
 def test_what_another_program_may_read_as_code_gets_a_warning(command: str, why: str) -> None:
-    [finding] = check(command)
+    [[finding]] = check(command)
     assert (finding.offset, finding.is_error) == (command.index("{{"), False)
     assert finding.message.startswith(why)
     prepare(command, ["v"])
@@ -455,7 +464,7 @@ def test_what_another_program_may_read_as_code_gets_a_warning(command: str, why:
     ],
 )
 def test_what_is_plainly_data_gets_no_warning(command: str) -> None:
-    assert check(command) == []
+    assert check(command) == [[]]
 
 
 @given(
@@ -468,7 +477,7 @@ def test_what_is_plainly_data_gets_no_warning(command: str) -> None:
 def test_no_command_makes_the_reader_do_anything_but_answer(pieces: list[str]) -> None:
     command = "".join(pieces)
     try:
-        found = check(command)
+        [found] = check(command)
     except (TemplateError, ShellError):
         return
     assert all(command.startswith("{{", finding.offset) for finding in found)
@@ -477,15 +486,15 @@ def test_no_command_makes_the_reader_do_anything_but_answer(pieces: list[str]) -
 def test_a_command_that_no_shell_could_be_given_is_an_error_at_once() -> None:
     with pytest.raises(ShellError, match="longer than 131 kB"):
         check("ls {{ x }} " + "a " * 70_000)
-    with pytest.raises(ShellError, match="10000 values at most"):
+    with pytest.raises(ShellError, match="longer than 131 kB"):
         check("ls " + "{{x}}" * 70_000)
 
 
 def test_nesting_without_end_is_an_error_not_a_crash() -> None:
-    for command in ("$(" * 5000 + "{{ x }}", "nice " * 5000 + "ls {{ x }}"):
-        with pytest.raises(ShellError, match="nested"):
-            check(command)
-    assert errors("ls {{ x }}; " + "env -u " * 5000) == []
+    for command in ("$(" * 5000 + "{{ x }}", "( " * 5000 + "{{ x }}"):
+        [(_, why)] = errors(command)
+        assert "nested" in why
+    assert errors("ls {{ x }}; " + "nice " * 5000) == []
 
 
 def test_a_command_is_compiled_once_and_prepared_many_times() -> None:
@@ -515,12 +524,12 @@ def test_each_element_of_a_list_is_one_argument() -> None:
 
 
 def test_a_list_that_starts_a_shell_gets_a_warning_and_no_refusal() -> None:
-    findings = check_list(("sh", "-c", "ls {{ x }}", "{{ y }}"))
+    findings = check(("sh", "-c", "ls {{ x }}", "{{ y }}"))
     assert [[finding.message for finding in each if not finding.is_error] for each in findings] == [
         [],
         [],
         ["sh would read an expansion as its script; write sh -c '… \"$1\"' sh {{ … }}"],
         [],
     ]
-    assert check_list(("ssh", "host", "ls {{ x | quote }}")) == [[], [], []]
-    assert check_list(("ls", "--", "{{ x }}")) == [[], [], []]
+    assert check(("ssh", "host", "ls {{ x | quote }}")) == [[], [], []]
+    assert check(("ls", "--", "{{ x }}")) == [[], [], []]
