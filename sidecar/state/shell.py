@@ -278,7 +278,7 @@ _EXPANSION = re.compile(f"[{_ANY}]")
 _BARE, _SINGLE, _DOUBLE, _COMMENT = "", "'", '"', "#"  # where a value stands
 
 _TOKEN = re.compile(r"""(?x) (?P<blank>(?:[ \t]|\\\n)+) | (?P<comment>\#[^\n]*) | (?P<end>[;&|\n)])
-      | (?P<group>\((?!\()) | (?<!\})[0-9]*(?P<redirect><<<|[<>]&|<>|>>|>\||[<>](?![<(]))(?:[ \t]|\\\n)*""")
+      | (?P<group>\((?!\()) | (?<!\})[0-9]*(?P<redirect><<<|[<>]&|<>|>>|>\||[<>])(?:[ \t]|\\\n)*""")
 _DOLLAR = rf"""(?xa)  # no value, no quote and no bracket inside ${{…}}
         \$(?P<number>[?\#]) | \$(?P<parameter>[A-Za-z_]\w* | [0-9@*$!-] | \{{\#?(?:[A-Za-z_]\w*|[0-9]+|[@*\#?$!-])\}}
           | \{{(?:[A-Za-z_]\w*|[0-9]+|[@*]) (?: :?[-+=?] | %%? | \#\#?) (?:[^{{}}'"`\\()${_ANY}]|\$(?!\[))*\}})
@@ -463,38 +463,36 @@ class ShellReader:
 
     def _command(self, words: list[str]) -> None:
         while words:
-            name = words[0].rpartition("/")[2]
-            path, line = words[0].removesuffix(name), "\0".join([name, *words[1:], ""])
-            if re.match(rf"-|{ASSIGNMENT}|.*[{_ANY}]", words[0], re.DOTALL):
+            name, line = words[0].rpartition("/")[2], "\0".join([*words, ""])
+            start = len(words[0]) - len(name)
+            if re.match(rf"-|{ASSIGNMENT}|[^\0]*[{_ANY}]", line):
                 raise _UnsafeError("the name of a command has to be written out, without an expansion", line)
             if refused := ({name} & (_REFUSED | _RESERVED)) or ({"eval"} & set(words)):
                 raise _UnsafeError(f"a text with a value must not have {refused.pop()}", line)
             for unsafe, why in _UNSAFE.items():
-                if re.match(unsafe, line, re.DOTALL | re.ASCII):
+                if re.match(unsafe, line[start:], re.DOTALL | re.ASCII):
                     raise _UnsafeError(why, line)
             if name in ("test", "[", "find", "ssh"):
                 self.lists.difference_update(value_numbers(line))
             if name in _LAUNCHERS and not re.match(r"command\0-[vV]\0", line):
-                words = self._started(name, path, line)
+                words = self._started(name, line)
             else:
                 words = []
-                self._program(name, path + line)
+                self._program(name, line)
 
-    def _started(self, name: str, path: str, line: str) -> list[str]:
+    def _started(self, name: str, line: str) -> list[str]:
         """The command that a program starts, unless it is a script: that is read."""
-        started = re.compile(_LAUNCHERS[name]).match(line, len(name) + 1)
+        started = re.compile(_LAUNCHERS[name]).match(line, line.index("\0") + 1)
         if started is None:
             raise _UnsafeError(f"{name} with these arguments could run a value", line)
         words, found = line[started.end() :].split("\0")[:-1], started.groupdict()
-        self.lines.append(path + line[: started.start("script") if found.get("script") else started.end()])
-        if found.get("script"):
-            self._script(name, started["script"])
+        self.lines.append(line[: started.start("script") if found.get("script") else started.end()])
         if "script" in found:
+            self._script(name, found["script"] or "")
             return []  # the other words are arguments of the script, or of the file
-        if name != "xargs" or not words:
-            return words
-        # What xargs reads stands somewhere in these words, or behind them.
-        return [each.replace(found["replaced"], _MANY) for each in words] if found["replaced"] else [*words, _MANY]
+        if words and name == "xargs":  # what it reads stands in these words, or behind them
+            return [each.replace(found["replaced"], _MANY) for each in words] if found["replaced"] else [*words, _MANY]
+        return words
 
     def _script(self, name: str, script: str) -> None:
         """Reads a script that a command is given: the values may be in its environment and its arguments."""
@@ -508,8 +506,8 @@ class ShellReader:
 
     def _program(self, name: str, line: str) -> None:
         if name == "find":
-            for found in re.findall(r"\0-(?:exec|ok)(?:dir)?\0(.*?)(?=\0;\0|\0-exec|\0-ok|\0\Z)", line, re.DOTALL):
-                self._command(found.replace("{}", _MANY).split("\0"))
+            for started in re.split(r"\0-(?:exec|ok)(?:dir)?\0", line)[1:]:
+                self._command(started.replace("{}", _MANY).strip("\0").split("\0"))
         self.lines.append(line)
         shell = re.search(r"\0(?:[^\0]*/)?((?!ssh\0)\w*sh|ksh93)\0", line)
         if shell and name not in _BUILTINS and (shell[1] in _LAUNCHERS or shell[1] in _REFUSED):

@@ -305,6 +305,10 @@ ARITHMETIC = "a[$(mkdir pwned)]"
         ("find . -maxdepth 0 -exec {{ x }} \\;", "./evil"),
         ("y={{ x }}; [ $y = 1 ]", "-v a[$(mkdir${IFS}pwned)] -o 1"),
         ("y={{ x }}; env A=$y true", "1 mkdir pwned"),
+        (f"i='{ARITHMETIC}'; [ {{{{ x }}}} 'arr[i]' ]", "-v"),
+        ("find . -maxdepth 0 {{ x }} $(echo ./evil) \\;", "-exec"),
+        ('set -- ./evil; find . -maxdepth 0 {{ x }} "$1" \\;', "-exec"),
+        ("echo {{ x }} | find . -maxdepth 0 -exec sh \\;", "mkdir pwned"),
         ("echo {{ x }} | xargs xargs", "mkdir pwned"),
         ("echo {{ x }} | xargs --repl=% sh -c 'echo %'", "$(mkdir pwned)"),
         ("echo {{ x }} | xargs -ti sh -c 'echo {}'", "$(mkdir pwned)"),
@@ -343,8 +347,8 @@ def test_a_list_cannot_bring_a_command_with_it(command: str) -> None:
 
 
 def bait(directory: Path) -> None:
-    for name in ("evil", "script"):
-        (directory / name).write_text("#!/bin/sh\n" + ("mkdir pwned\n" if name == "evil" else ""))
+    for name, text in (("evil", "mkdir pwned"), ("script", ""), ("start", '"$@"')):
+        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (directory / name).chmod(0o755)
 
 
@@ -382,6 +386,11 @@ def together(commands: Sequence[PreparedCommand]) -> str:
     return "".join(lines)
 
 
+def table(text: str) -> list[str]:
+    """Its entries, with two blanks between them."""
+    return re.split(r"\n {4}| {2}", text.strip())
+
+
 # As many ways as there are to lead a value to a place, and places where it may be code: in `V` it stands as a word.
 CARRIERS = [
     ("direct", "C", "{{ x }}"),
@@ -399,157 +408,59 @@ CARRIERS = [
     ("exported", "export y={{ x }}; sh -c 'C'", '"$y"'),
     ("argument", "sh -c 'C' sh {{ x }}", '"$1"'),
 ]
-CONSUMERS = [
-    *(
-        "V",
-        "V a",
-        "A=1 V",
-        "! V",
-        "if V; then :; fi",
-        "{ V; }",
-        "(V)",
-        "time V",
-        "exec V",
-        "command V",
-        "env V",
-        "env A=1 V",
-    ),
-    *("nohup V", "nice V", "nice -n 5 V", "timeout 5 V", "timeout -s KILL 5 V", "setsid V", "stdbuf -oL V", "xargs V"),
-    *(
-        "find . -maxdepth 0 -exec V \\;",
-        "find . -maxdepth 0 -exec echo V \\;",
-        "find . -maxdepth 0 V -exec echo {} \\;",
-    ),
-    *(
-        "eval V",
-        "eval echo V",
-        ". V",
-        "sh -c V",
-        "sh -c -- V",
-        "bash -c V",
-        "sh -ec V",
-        "sh V",
-        "sh -s V",
-        "S=sh; $S -c V",
-    ),
-    *("sh $c V", 'bash -c "echo V"', "env sh -c V", "nice sh -c V", "echo V | sh", "echo V | sh -s", "echo V | bash -"),
-    *("echo V | sh /dev/stdin", "echo V | xargs sh -c", "echo V | xargs env", 'echo V | xargs -I% sh -c "echo %"'),
-    *(
-        "echo V | xargs -I% %",
-        "echo V | xargs",
-        "echo V | xargs echo",
-        "echo V | { sh; }",
-        "trap V EXIT",
-        "alias e=V\ne",
-    ),
-    *("echo $((V))", "let V", "((V))", "a[V]=1", "i=V; a[i]=1", "i=V; echo $((i))", "echo ${a[V]}", "[[ V -eq 1 ]]"),
-    *(
-        "declare V",
-        "declare -i n=V",
-        "export V",
-        "export A=V",
-        "readonly B=V",
-        "local V",
-        "unset V",
-        "read V < /dev/null",
-    ),
-    *(
-        "printf V",
-        "printf V a",
-        "printf V V",
-        "printf -v V a",
-        "printf %s V",
-        "printf %d V",
-        "test V",
-        "test V V",
-        "[ V ]",
-    ),
-    *(
-        "[ -v V ]",
-        "[ V = 1 ]",
-        "[ -n V ]",
-        "[ 1 -eq V ]",
-        "[ V -a V ]",
-        "[ V -o V = V ]",
-        "[ ! V V ]",
-        "case V in V) ;; esac",
-    ),
-    *(
-        "PS4=V; set -x; true",
-        "RANDOM=V",
-        "OPTIND=V; getopts a b",
-        "BASH_ENV=V bash -c true",
-        "ENV=V sh -c true",
-        "IFS=V",
-    ),
-    *(
-        "> V",
-        "< V cat",
-        "cat < V",
-        "echo a > V",
-        "echo a >> V",
-        "echo a >& V",
-        "cat <& V",
-        "cat <<< V",
-        "cat << V\nV\nV",
-    ),
-    *(
-        "echo V",
-        "echo V V",
-        "echo V.a",
-        "echo V # V",
-        "echo 'V'",
-        "ls V",
-        "ls -- V",
-        "cat V",
-        "cd V",
-        "exit V",
-        "shift V",
-    ),
-    *(
-        "return V",
-        "umask V",
-        "wait V",
-        "type V",
-        "command -v V",
-        "hash V",
-        "ulimit -n V",
-        "set V",
-        "set -- V",
-    ),
-    *(
-        "sh ./script V",
-        "./script V",
-        "sort V",
-        "sed V",
-        "tee V < /dev/null",
-        "sh -c 'echo \"$1\"' sh V",
-        "env A=V ./script",
-    ),
-    *(
-        "echo ~V",
-        "echo {V,a}",
-        "echo $V",
-        "echo ${V}",
-        "echo ${!V}",
-        "y=V; echo ${!y}",
-        "y=V; echo ${y@P}",
-        "echo \\V",
-        "`V`",
-    ),
-    *(
-        "echo `V`",
-        "echo $(V)",
-        "cat <(V)",
-        "a=(V)",
-        "a=([V]=1)",
-        "coproc V",
-        "select i in V; do :; done",
-        "mapfile V < script",
-    ),
-]
+CONSUMERS = table(
+    """
+    V  f () { V; }; f  echo "$\\\n(V)"
+    V a  A=1 V  ! V  if V; then :; fi  { V; }  (V)  time V  exec V  command V  env V  env A=1 V  nohup V  nice V
+    nice -n 5 V  timeout 5 V  timeout -s KILL 5 V  setsid V  stdbuf -oL V  xargs V  find . -maxdepth 0 -exec V \\;
+    find . -maxdepth 0 -exec echo V \\;  find . -maxdepth 0 V -exec echo {} \\;  eval V  eval echo V  . V  sh -c V
+    sh -c -- V  bash -c V  sh -ec V  sh V  sh -s V  S=sh; $S -c V  sh $c V  bash -c "echo V"  env sh -c V
+    nice sh -c V  echo V | sh  echo V | sh -s  echo V | bash -  echo V | sh /dev/stdin  echo V | xargs sh -c
+    echo V | xargs env  echo V | xargs -I% sh -c "echo %"  echo V | xargs -I% %  echo V | xargs  echo V | xargs echo
+    echo V | { sh; }  trap V EXIT  alias e=V\ne  echo $((V))  let V  ((V))  a[V]=1  i=V; a[i]=1  i=V; echo $((i))
+    echo ${a[V]}  [[ V -eq 1 ]]  declare V  declare -i n=V  export V  export A=V  readonly B=V  local V  unset V
+    read V < /dev/null  printf V  printf V a  printf V V  printf -v V a  printf %s V  printf %d V  test V  test V V
+    [ V ]  [ -v V ]  [ V = 1 ]  [ -n V ]  [ 1 -eq V ]  [ V -a V ]  [ V -o V = V ]  [ ! V V ]  case V in V) ;; esac
+    PS4=V; set -x; true  RANDOM=V  OPTIND=V; getopts a b  BASH_ENV=V bash -c true  ENV=V sh -c true  IFS=V  > V
+    < V cat  cat < V  echo a > V  echo a >> V  echo a >& V  cat <& V  cat <<< V  cat << V\nV\nV  echo V  echo V V
+    echo V.a  echo V # V  echo 'V'  ls V  ls -- V  cat V  cd V  exit V  shift V  return V  umask V  wait V  type V
+    command -v V  hash V  ulimit -n V  set V  set -- V  sh ./script V  ./script V  sort V  sed V  tee V < /dev/null
+    sh -c 'echo "$1"' sh V  env A=V ./script  echo ~V  echo {V,a}  echo $V  echo ${V}  echo ${!V}  y=V; echo ${!y}
+    y=V; echo ${y@P}  echo \\V  `V`  echo `V`  echo $(V)  cat <(V)  a=(V)  a=([V]=1)  coproc V
+    select i in V; do :; done  mapfile V < script  time if V; then :; fi  time -p V  time ! V  exec -a V true
+    exec -a a V  command -p V  builtin V  builtin printf -v V a  env -S V  env -u V true  env -C V true
+    nice -n V true  timeout V true  timeout -s V 5 true  timeout --signal=KILL 5 V  stdbuf -o V true
+    xargs -n V echo < script  xargs -d V echo < script  xargs -a script V  xargs -I V sh -c "echo a" < script
+    xargs -I{} V < script  echo V | xargs -0 -n1 sh -c  echo V | xargs xargs  echo V | xargs nice
+    echo V | xargs -I sh sh -c ./evil  echo V | xargs find . -maxdepth 0 -exec
+    echo V | find . -maxdepth 0 -exec sh \\;  find V -maxdepth 0 -exec sh -c "echo {}" \\;
+    find V -maxdepth 0 -exec {} \\;  find V V  find . -maxdepth 0 -okdir sh -c V \\;
+    find . -maxdepth 0 -exec timeout 5 V \\;  echo V | (sh)  echo V | while :; do sh; break; done  echo V | sh -c sh
+    echo V | bash script  echo V | sh -c ". /dev/stdin"  echo V | sh ./stdin  echo V | cat - | sh  echo V > >(sh)
+    echo V | tee >(sh)  sh <<< V  . /dev/stdin <<< V  . <(echo V)  bash <(echo V)  exec 3<<< V; sh <&3  sh < V
+    sh -c +e V  sh -c -e V  sh - V  sh -o errexit -c V  sh -$? V  bash --rcfile V -i -c true  bash -O V script
+    bash -ic V  \\sh -c V  s''h -c V  /bin/s? -c V  {sh,x} -c V  ${S:-sh} -c V  $nothing V  e$nothing"val" V  ev\nal V
+    ev\\\nal V  ./start sh -c V  ./start bash -c "echo V"  ./start sh V  echo V | ./start sh  test -v V  [ -R V ]
+    [ ! -v V ]  [ a -o -v V ]  [ V 'a[i]' ]  i=V; [ V 'a[i]' ]  i=V; test -v 'a[i]'  i=V; unset 'a[i]'
+    i=V; read 'a[i]' < script  i=V; printf -v 'a[i]' b  i=V; export 'a[i]=1'  i=V; getopts a 'b[i]' -a
+    i=V; exec {a[i]}> /dev/null  i=V; sleep 0 & wait -n -p 'a[i]'  i=V; echo ${a[i]}  i=V; echo ${a:i}
+    a=abc; echo ${a:V}  y=V; echo ${y@E}  y=V; echo ${y@A}  declare -n r=V; echo $r  for ((i=V; i<1; i++)); do :; done
+    [[ -v V ]]  [[ a == b || 1 -lt V ]]  echo $[V]  a["V"]=1  export a[V]=1
+    shopt -s expand_aliases; BASH_ALIASES[e]=V\ne  BASH_CMDS[e]=V; e  hash -p V e; e  PS4=V bash -xc true
+    read PS4 <<< V; set -x; true  : ${PS4:=V}; set -x; true  export BASH_''ENV=V; bash ./script
+    set -k; bash ./script BASH_ENV=V  set -a; BASH_ENV=V; bash ./script  PROMPT_COMMAND=V bash -i < /dev/null
+    MAILPATH=V  LINENO=V  env 'BASH_FUNC_echo%%=() { V; }' bash -c echo  compgen -C V  complete -W V e
+    mapfile -C V -c 1 y < script  jobs -x V  enable -f V e  history -s V  trap - V  kill -0 V  f() { V; }; f
+    function f { eval V; }; f  echo() { eval "$1"; }\necho V  case V in *) V;; esac  case V in a) ;; esac
+    echo ${y:-V}  echo "${y:-'V'}"  echo ${y/V/a}  echo ${y@V}  echo $'V'  echo $"V"  echo "`echo V`"
+    echo "$(echo # )\nV)"  echo "$( (V) )"  echo $((echo V); echo)  echo a \\\n V  echo a # \\\nV  eval\rV   eval V
+    if! V  cat <<-E\n\tV\n\tE  cat << 'E'\nV\nE  cat <<E; V\nE  rec {fd}> V  echo a &> V  echo a >| V  echo a <> V
+    exec 3> V  V && V || V  echo V;V  ! ! V  a-b=V true  a\\[0]=V  GIT_EDITOR=V true  PATH=V:$PATH true
+    """
+)
 VALUES_AS_CODE = [
     "mkdir pwned",
+    "1 ./evil",
     "$(mkdir pwned)",
     "; mkdir pwned;",
     "\nmkdir pwned\n",
@@ -588,152 +499,25 @@ def test_however_a_value_gets_to_a_place_it_is_refused_or_harmless(consumer: str
 
 
 # No function is called and no loop goes on for ever: one that calls itself, with a `|` or a `&`, is a fork bomb.
-COMMANDS = [
-    *(
-        "echo",
-        "printf",
-        "printf '%s'",
-        "test",
-        "[",
-        "cat",
-        "env",
-        "env -i",
-        "xargs",
-        "xargs -0",
-        "xargs -I%",
-        "timeout 5",
-    ),
-    *(
-        "nice -n 5",
-        "nohup",
-        "exec",
-        "command",
-        "builtin",
-        "find .",
-        "find . -exec",
-        "find . -exec echo",
-        "sh",
-        "bash",
-        "sh -c",
-    ),
-    *(
-        "bash -c",
-        "sh -c 'echo \"$1\"' sh",
-        "sh ./script",
-        "eval",
-        ".",
-        "trap",
-        "export",
-        "local",
-        "readonly",
-        "unset",
-        "read",
-    ),
-    *(
-        "declare",
-        "let",
-        "set --",
-        "set",
-        "cd",
-        ":",
-        "for i in",
-        "for i",
-        "case a in",
-        "[[",
-        "((",
-        "y=",
-        "y={{ x }}",
-    ),
-    *(
-        "z=$y",
-        "a[1]=",
-        "a[y]=1",
-        "PS4=",
-        "RANDOM=",
-        "$y",
-        "{{ x }}",
-        '"$y"',
-        "if",
-        "then",
-        "fi",
-        "do",
-        "done",
-        "{",
-    ),
-    *(
-        "}",
-        "!",
-        "time",
-        "esac",
-        "wait",
-        "alias e=eval;",
-        "e",
-        "exit",
-        "f()",
-        "f() {",
-        "command -v",
-        "./script",
-        "sed p",
-    ),
-    *("export y;", "set -x;", "set -a;", "IFS=:;", "shopt -s expand_aliases extglob;"),
-]
-WORDS = [
-    *(
-        "{{ x }}",
-        '"{{ x }}"',
-        "'{{ x }}'",
-        "a{{ x }}",
-        "{{ x }}b",
-        '"$y"',
-        "$y",
-        "$1",
-        '"$@"',
-        "${y}",
-        '"${y:-b}"',
-        "%",
-        "{}",
-    ),
-    *(
-        "$(echo {{ x }})",
-        '"$(echo "{{ x }}")"',
-        "`echo {{ x }}`",
-        "$'{{ x }}'",
-        "-{{ x }}",
-        "$((y))",
-        "y={{ x }}",
-        "{a,{{ x }}}",
-    ),
-    *(
-        "\\{{ x }}",
-        "[{{ x }}]",
-        "a",
-        "5",
-        "-n",
-        "-I%",
-        "-c",
-        "-s",
-        "--",
-        "sh",
-        "'$1'",
-        "-v",
-        "=",
-        "-eq",
-        "-o",
-        "]",
-        "-exec",
-        "\\;",
-    ),
-    *(
-        "> {{ x }}",
-        "< {{ x }}",
-        ">& {{ x }}",
-        "2>&1",
-        "<<< {{ x }}",
-        "<<E\n{{ x }}\nE\n",
-        "<(echo {{ x }})",
-        "# {{ x }}\n",
-    ),
-]
+COMMANDS = table(
+    """
+    echo  printf  printf '%s'  test  [  cat  env  env -i  xargs  xargs -0  xargs -I%  timeout 5  nice -n 5  nohup
+    exec  command  builtin  find .  find . -exec  find . -exec echo  sh  bash  sh -c  bash -c  sh -c 'echo "$1"' sh
+    sh ./script  eval  .  trap  export  local  readonly  unset  read  declare  let  set --  set  cd  :  for i in
+    for i  case a in  [[  ((  y=  y={{ x }}  z=$y  a[1]=  a[y]=1  PS4=  RANDOM=  $y  {{ x }}  "$y"  if  then  fi  do
+    done  {  }  !  time  esac  wait  alias e=eval;  e  exit  f()  f() {  command -v  ./script  sed p  export y;
+    set -x;  set -a;  IFS=:;  shopt -s expand_aliases extglob;  sudo  stdbuf -oL  time  time -p  bash -eo pipefail -c
+    set -k;  getopts ab y  [ !  test a =
+    """
+)
+WORDS = table(
+    """
+    {{ x }}  "{{ x }}"  '{{ x }}'  a{{ x }}  {{ x }}b  "$y"  $y  $1  "$@"  ${y}  "${y:-b}"  %  {}  $(echo {{ x }})
+    "$(echo "{{ x }}")"  `echo {{ x }}`  $'{{ x }}'  -{{ x }}  $((y))  y={{ x }}  {a,{{ x }}}  \\{{ x }}  [{{ x }}]  a
+    5  -n  -I%  -c  -s  --  sh  '$1'  -v  =  -eq  -o  ]  -exec  \\;  > {{ x }}  < {{ x }}  >& {{ x }}  2>&1
+    <<< {{ x }}  <<E\n{{ x }}\nE\n  <(echo {{ x }})  # {{ x }}\n  $?  $!  "$*"  !  'a[i]'  script  time  in  -R
+    """
+)
 JOINTS = [
     "; ",
     "\n",
