@@ -110,3 +110,20 @@ def test_without_a_suitable_python_one_line_says_so(checkout: Path, tmp_path: Pa
     result = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == "sidecar needs Python 3.11 or newer, and found none on PATH. Install one and try again.\n"
+
+
+def test_the_quick_tests_are_all_of_unit_and_some_of_the_others() -> None:
+    """Also, that all tests of the list are there: pytest refuses it otherwise."""
+    command = [str(CHECKOUT / "scripts" / "test"), "--quick", "--collect-only", "--quiet"]
+    found = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
+    quick = {line.partition("::")[0] for line in found.stdout.splitlines() if "::" in line}
+    unit = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "tests" / "unit").rglob("test_*.py")}
+    assert unit < quick
+    assert "tests/integration/engine/scenarios/test_scenarios.py" in quick
+    assert {file.split("/")[1] for file in quick - unit} == {"integration", "acceptance"}
+
+
+def test_the_help_of_the_tests_says_what_the_quick_ones_leave_out() -> None:
+    found = subprocess.run([CHECKOUT / "scripts" / "test", "--help"], capture_output=True, text=True, check=True)
+    assert "--quick" in found.stdout
+    assert "leaves out: chaos" in found.stdout
