@@ -134,22 +134,24 @@ class AgentPipes:
         """More input, where stdin was kept open; False where it is closed."""
         return self._feed is not None and self._feed.add(data)
 
-    def close_stdin(self) -> bool:
-        """End of input; whether it was open until now."""
-        return self._feed is not None and self._feed.close()
+    def close_stdin(self, last: bytes = b"") -> bool:
+        """End of input, after a last piece that fits into the pipe; whether it was open until now."""
+        if self._feed is None:
+            return False
+        if last:
+            self._feed.add(last)
+        return self._feed.close()
 
-    def drain(self) -> tuple[str, str | None]:
-        """Take what is still in the pipes: the end of all output, and why the log is not complete, where it is not."""
-        for pump in self._pumps:
-            pump.finish()
-        return self._sink.tail(), self._sink.problem
+    def close(self) -> tuple[str, str | None]:
+        """Take what is still in the pipes, and close them. A second time changes nothing.
 
-    def close(self) -> None:
-        """Drain and close all of it. A second time does nothing."""
+        Returns the end of all output, and why the log is not complete, where it is not.
+        """
         for pump in self._pumps:
             pump.finish()
         self.close_stdin()
         self._sink.close()
+        return self._sink.tail(), self._sink.problem
 
 
 class _Pump:
@@ -390,8 +392,11 @@ class LogFile:
         self._path = path
         self._file = -1
         self._size = 0
-        layout.make_directory(os.path.dirname(path) or ".")
-        self._open()
+        try:
+            self._open()
+        except FileNotFoundError:
+            layout.make_directory(os.path.dirname(path) or ".")
+            self._open()
 
     def write(self, data: bytes) -> None:
         """All of it. OSError: the disk is full, or the directory is gone; nothing more is written then."""

@@ -263,9 +263,9 @@ class Agent(Endable):
         """More input, where stdin was kept open; False where it is closed."""
         return self._pipes is not None and self._pipes.write_stdin(data)
 
-    def close_stdin(self) -> bool:
-        """End of input; whether it was open until now."""
-        return self._pipes is not None and self._pipes.close_stdin()
+    def close_stdin(self, last: bytes = b"") -> bool:
+        """End of input, after a last piece that fits into the pipe; whether it was open until now."""
+        return self._pipes is not None and self._pipes.close_stdin(last)
 
     def request_end(self, reason: EndReason, kill_after_s: float | None = None) -> None:
         """Ask for the end without waiting. The first reason stays; a later request can only be more urgent."""
@@ -282,8 +282,9 @@ class Agent(Endable):
         return await self.wait()
 
     async def wait(self) -> AgentEnded:
-        """Its end, whatever brings it about."""
-        await self._over.wait()
+        """Its end, whatever brings it about. Does not yield to the event loop where that has come already."""
+        if not self._over.is_set():
+            await self._over.wait()
         if self._ended is not None:
             return self._ended
         raise self._failure or AgentFailed(f"{self._name} never started")
@@ -371,7 +372,7 @@ class Agent(Endable):
         self, reason: Reason, processes: tuple[EndedProcess, ...], survivors: int, problem: str | None = None
     ) -> AgentEnded:
         assert self._pipes is not None
-        tail, log_problem = self._pipes.drain()
+        tail, log_problem = self._pipes.close()
         return AgentEnded(
             agent_id=self.agent_id,
             run_id=self.launch.run_id,
@@ -389,7 +390,7 @@ class Agent(Endable):
 
     def _release(self) -> None:
         """Give back everything that was taken. It is over."""
-        if self._pipes is not None:
+        if self._pipes is not None and self._ended is None:
             self._pipes.close()
         if self._number:
             self._link.release(self._number)

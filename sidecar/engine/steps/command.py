@@ -77,8 +77,7 @@ class _Command:
         output = _CommandOutput(self.context, agent)
         try:
             subscription = agent.subscribe(2 * LIMIT_BYTES)
-            agent.write_stdin(b"\n")
-            agent.close_stdin()
+            agent.close_stdin(b"\n")
             with anyio.move_on_after(self.timeout_s):
                 await output.read(subscription)
             if not output.ended:
