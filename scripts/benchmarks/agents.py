@@ -99,7 +99,7 @@ async def _streamed(supervisor: Supervisor, command: list[str], count: int, how:
         begin = time.perf_counter()
         agent = await supervisor.start(Launch(argv=command, cwd="/"))
         received = 0
-        async for output in agent.subscribe(1 << 30):
+        async for output in agent.pipes.subscribe(1 << 30):
             received += len(output.lines)
         ours.append((time.perf_counter() - begin) * 1000)
         assert received == count

@@ -99,5 +99,5 @@ async def _settle(keeper: Agent, code: int) -> None:
     if any(row.pid != keeper.pid for row in await keeper.tree.living()):
         await keeper.end("shutdown")
         return
-    keeper.close_stdin(b"%d\n" % (code if code >= 0 else _SIGNALLED - code))
+    keeper.pipes.close_stdin(b"%d\n" % (code if code >= 0 else _SIGNALLED - code))
     await keeper.over()

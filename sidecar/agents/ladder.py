@@ -11,6 +11,7 @@ import signal
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,7 +28,7 @@ from sidecar.agents.lineage import (
     pid_namespace,
     variable_in,
 )
-from sidecar.model.agent import EndedProcess, Rung
+from sidecar.model.agent import RUNGS, EndedProcess, Rung
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -236,10 +237,18 @@ class Casualties:
     def processes(self, run_id: str | None) -> tuple[EndedProcess, ...]:
         """The rows of the receipt: all that are gone."""
         return tuple(
-            EndedProcess(run_id, identity.pid, seen.started_at, seen.program, seen.rung, round(1000 * dead_s, 1))
-            for identity, seen in self._seen.items()
-            if (dead_s := seen.dead_after_s) is not None
+            [
+                EndedProcess(run_id, identity.pid, seen.started_at, seen.program, seen.rung, round(1000 * dead_s, 1))
+                for identity, seen in self._seen.items()
+                if (dead_s := seen.dead_after_s) is not None
+            ]
         )
+
+    def highest_rung(self) -> Rung:
+        """The last rung that any of them needed."""
+        if self.living:
+            return "kill"
+        return max([seen.rung for seen in self._seen.values()], key=RUNGS.index, default="exited")
 
 
 # --- a tree's processes
@@ -306,7 +315,10 @@ class Tree:
         self._adopter = adopter
         self._lineage = lineage
         self._group = group
-        self._rounds = KillRounds(shared.table.send)
+
+    @cached_property
+    def _rounds(self) -> KillRounds:
+        return KillRounds(self._shared.table.send)
 
     async def living(self, *, at_once: bool = False) -> list[Row]:
         """A fresh reading of who lives; `at_once`: without the pause that spares the machine."""

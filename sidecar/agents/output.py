@@ -110,9 +110,7 @@ class AgentPipes:
                 self.child_ends.append(write)
                 self._pumps.append(_Pump(stream, read, self._sink, secrets))
         except OSError:
-            self.close()
-            for descriptor in self.child_ends:
-                os.close(descriptor)
+            self.discard()
             raise
 
     def start(self) -> None:
@@ -141,6 +139,12 @@ class AgentPipes:
         if last:
             self._feed.add(last)
         return self._feed.close()
+
+    def discard(self) -> None:
+        """Close everything, also the agent's ends: it is not started."""
+        self.close()
+        for descriptor in self.child_ends:
+            os.close(descriptor)
 
     def close(self) -> tuple[str, str | None]:
         """Take what is still in the pipes, and close them. A second time changes nothing.

@@ -18,11 +18,11 @@ import anyio
 from sidecar.agents.containment import Containment, choose
 from sidecar.agents.ladder import KILL_AFTER_S, Endable, SharedTable, Tree, end_tree, left_nothing
 from sidecar.agents.lineage import MARKER_VARIABLE, Identity, Lineage, MarkerOwner, boot_id, pid_namespace, with_marker
-from sidecar.agents.output import SUBSCRIPTION_BYTES, AgentPipes, Secrets, Subscription
+from sidecar.agents.output import AgentPipes, Secrets
 from sidecar.agents.sentinel_link import SentinelLink
 from sidecar.errors import AgentFailed
 from sidecar.model import ulid
-from sidecar.model.agent import AgentEnded, AgentRecord, EndedProcess, EndReason, Reason, worst
+from sidecar.model.agent import AgentEnded, AgentRecord, EndedProcess, EndReason, Reason, Rung
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -203,25 +203,33 @@ class Agent(Endable):
     """One supervised process tree, from the request to start it until its one `AgentEnded`."""
 
     def __init__(self, supervisor: Supervisor, link: SentinelLink, launch: Launch) -> None:
+        """AgentFailed: there is nothing to start it with."""
         self.agent_id = ulid.new()
         self.launch = launch
         self._supervisor = supervisor
         self._link = link
+        self._begun = time.monotonic()
+        secrets = Secrets(launch.secrets)
+        self.command = secrets.masked_text(" ".join(launch.argv))
+        try:
+            self.pipes = AgentPipes(launch.log_path, secrets, launch.stdin, keep_stdin_open=launch.keep_stdin_open)
+        except OSError as error:
+            raise AgentFailed(f"{self._name}: {error.strerror}: {error.filename or 'no more pipes'}") from None
         self._lineage = Lineage.of_new_agent(
             self.agent_id,
             supervisor.owner,
             excluded_pids=frozenset({1, supervisor.owner.pid, link.pid}),
             excluded_sessions=frozenset({os.getsid(0), link.session}),
         )
-        self._group = supervisor.containment.new_group(self.agent_id)
+        try:
+            self._group = supervisor.containment.new_group(self.agent_id)
+        except AgentFailed:
+            self.pipes.discard()
+            raise
         tree = Tree(supervisor.shared, self._lineage, self._group, lambda: supervisor.adopter(link))
         super().__init__(tree, kill_at=math.inf)
-        self._secrets = Secrets(launch.secrets)
-        self.command = self._secrets.masked_text(" ".join(launch.argv))
         self.program = os.path.basename(launch.argv[0])
-        self._begun = time.monotonic()
         self._number = 0  # by which the sentinel knows it
-        self._pipes: AgentPipes | None = None
         self._reason: EndReason | None = None  # why it was asked to end, if it was
         self._failure: AgentFailed | None = None  # why it never ran
         self._exit: dict[str, Any] | None = None  # the sentinel's message
@@ -248,24 +256,6 @@ class Agent(Endable):
             self._lineage.tag,
             self._group,
         )
-
-    def subscribe(self, capacity_bytes: int = SUBSCRIPTION_BYTES) -> Subscription:
-        """The output's lines. The first subscriber also gets what came before it subscribed."""
-        assert self._pipes is not None
-        return self._pipes.subscribe(capacity_bytes)
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """Nothing more is passed to it."""
-        assert self._pipes is not None
-        self._pipes.unsubscribe(subscription)
-
-    def write_stdin(self, data: bytes) -> bool:
-        """More input, where stdin was kept open; False where it is closed."""
-        return self._pipes is not None and self._pipes.write_stdin(data)
-
-    def close_stdin(self, last: bytes = b"") -> bool:
-        """End of input, after a last piece that fits into the pipe; whether it was open until now."""
-        return self._pipes is not None and self._pipes.close_stdin(last)
 
     def request_end(self, reason: EndReason, kill_after_s: float | None = None) -> None:
         """Ask for the end without waiting. The first reason stays; a later request can only be more urgent."""
@@ -296,28 +286,21 @@ class Agent(Endable):
     # Its life: requested, started, exited or asked to end, over.
 
     def request_start(self) -> None:
-        """Open the pipes and ask the sentinel for the process. AgentFailed: nothing was started."""
-        launch = self.launch
+        """Ask the sentinel for the process. AgentFailed: nothing was started."""
+        request = {
+            "argv": list(self.launch.argv),
+            "cwd": self.launch.cwd,
+            "env": self.launch.environment(self._supervisor.project, self._lineage.marker),
+            "marker": self._lineage.marker,
+            "tag": self._lineage.tag,
+            "group": self._group,
+        }
         try:
-            self._pipes = AgentPipes(
-                launch.log_path, self._secrets, launch.stdin, keep_stdin_open=launch.keep_stdin_open
-            )
-            request = {
-                "argv": list(launch.argv),
-                "cwd": launch.cwd,
-                "env": launch.environment(self._supervisor.project, self._lineage.marker),
-                "marker": self._lineage.marker,
-                "tag": self._lineage.tag,
-                "group": self._group,
-            }
-            self._number = self._link.start(request, self._pipes.child_ends, self._on_message)
-        except OSError as error:
-            self._release()
-            raise AgentFailed(f"{self._name}: {error.strerror}: {error.filename or 'no more pipes'}") from None
+            self._number = self._link.start(request, self.pipes.child_ends, self._on_message)
         except AgentFailed:
             self._release()
             raise
-        self._pipes.start()
+        self.pipes.start()
 
     async def started(self) -> None:
         """Wait until it runs; raises where it cannot."""
@@ -341,7 +324,9 @@ class Agent(Endable):
                     self._failure = AgentFailed(f"{self._name}: the sentinel was gone before it could start it")
                     await end_tree(self, polite=False)
             except Exception as error:  # whatever broke in here, the agent has its one end and nothing is left
-                self._ended = self._event("internal_error", (), self._kill_now(), f"{type(error).__name__}: {error}")
+                survivors = self._kill_now()
+                rung: Rung = "kill" if survivors else "exited"
+                self._ended = self._event("internal_error", (), rung, survivors, f"{type(error).__name__}: {error}")
             finally:
                 self._release()
 
@@ -360,7 +345,8 @@ class Agent(Endable):
             await self.wait_news(deadline - time.monotonic())
         was_lost = reason == "internal_error" and self._sentinel_lost
         problem = "the sentinel that started it was killed" if was_lost else None
-        return self._event(reason, casualties.processes(self.launch.run_id), survivors, problem)
+        processes, rung = casualties.processes(self.launch.run_id), casualties.highest_rung()
+        return self._event(reason, processes, rung, survivors, problem)
 
     def _kill_now(self) -> int:
         try:
@@ -369,10 +355,9 @@ class Agent(Endable):
             return 1
 
     def _event(
-        self, reason: Reason, processes: tuple[EndedProcess, ...], survivors: int, problem: str | None = None
+        self, reason: Reason, processes: tuple[EndedProcess, ...], rung: Rung, survivors: int, problem: str | None
     ) -> AgentEnded:
-        assert self._pipes is not None
-        tail, log_problem = self._pipes.close()
+        tail, log_problem = self.pipes.close()
         return AgentEnded(
             agent_id=self.agent_id,
             run_id=self.launch.run_id,
@@ -380,7 +365,7 @@ class Agent(Endable):
             pid=self.root.pid,
             reason=reason,
             exit_code=None if self._exit is None else self._exit["status"],
-            rung="kill" if survivors else worst([process.rung for process in processes]),
+            rung=rung,
             duration_s=time.monotonic() - self._begun,
             tail=tail,
             processes=processes,
@@ -390,8 +375,8 @@ class Agent(Endable):
 
     def _release(self) -> None:
         """Give back everything that was taken. It is over."""
-        if self._pipes is not None and self._ended is None:
-            self._pipes.close()
+        if self._ended is None:
+            self.pipes.close()
         if self._number:
             self._link.release(self._number)
         self.tree.forget()
@@ -400,6 +385,10 @@ class Agent(Endable):
         self._supervisor.agent_is_over(self.agent_id, self._ended)
 
     # What the ladder asks of it.
+
+    def close_stdin(self) -> bool:
+        """Close its stdin; whether it was open."""
+        return self.pipes.close_stdin()
 
     async def interrupt(self) -> bool:
         """The agent's own way to be interrupted; whether its adapter knows one."""

@@ -108,7 +108,7 @@ async def take_turn(
         on_event(AgentStarted(agent.agent_id, agent.pid, agent.command))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(guard.run)
-            async for output in agent.subscribe():
+            async for output in agent.pipes.subscribe():
                 watch.output(sum(map(len, output.lines)) + 1)
                 on_event(output)
                 for line in output.lines:

@@ -270,7 +270,7 @@ class _Command:
         self.lines: list[str] = []
         self._typed = typed
         self._agent = agent
-        self._output = agent.subscribe()
+        self._output = agent.pipes.subscribe()
         self._news = anyio.Event()
         self._is_shown = False
 

@@ -431,7 +431,7 @@ class StdioTransport:
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[TransportStreams]:
         """The streams that the SDK's session reads and writes."""
-        subscription = self._agent.subscribe(_WAITING_BYTES)
+        subscription = self._agent.pipes.subscribe(_WAITING_BYTES)
         to_session, incoming = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
         outgoing, from_session = anyio.create_memory_object_stream["SessionMessage"](0)
         with to_session, incoming, outgoing, from_session:
@@ -444,7 +444,7 @@ class StdioTransport:
                     finally:
                         tasks.cancel_scope.cancel()
             finally:
-                self._agent.unsubscribe(subscription)
+                self._agent.pipes.unsubscribe(subscription)
 
     async def _read(self, subscription: Subscription, to_session: ToSession) -> None:
         # By the end of this stream the session learns that no answer will come any more.
@@ -477,7 +477,7 @@ class StdioTransport:
     async def _write(self, from_session: FromSession, to_session: ToSession) -> None:
         async for message in from_session:
             data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-            if not self._agent.write_stdin(data):
+            if not self._agent.pipes.write_stdin(data):
                 to_session.close()
                 self._on_lost()
                 return

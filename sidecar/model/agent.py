@@ -208,8 +208,3 @@ class AgentEnded:
     processes: tuple[EndedProcess, ...]
     survivors: int  # what the last reading of the process table found
     problem: str | None = None  # what went wrong beside it, such as a log that could not be written
-
-
-def worst(rungs: list[Rung]) -> Rung:
-    """The lowest rung that any of them needed."""
-    return max(rungs, key=RUNGS.index, default="exited")

@@ -271,7 +271,7 @@ def tool(request: pytest.FixtureRequest, tmp_path: Path, model: Model) -> Tool:
 async def listen(agent: Agent, parser: Parser, until: type[Event] | None = None) -> list[Event]:
     """Read what the agent says, up to an event or to the end."""
     events: list[Event] = []
-    async for output in agent.subscribe():
+    async for output in agent.pipes.subscribe():
         for line in output.lines:
             events += parser.feed(line, output.stream)
         if until is not None and any(isinstance(event, until) for event in events):

@@ -76,8 +76,8 @@ class _Command:
         agent = await self._start(["sh", "-c", _WAIT_FOR_LINE + self.script], log_path)
         output = _CommandOutput(self.context, agent)
         try:
-            subscription = agent.subscribe(2 * LIMIT_BYTES)
-            agent.close_stdin(b"\n")
+            subscription = agent.pipes.subscribe(2 * LIMIT_BYTES)
+            agent.pipes.close_stdin(b"\n")
             with anyio.move_on_after(self.timeout_s):
                 await output.read(subscription)
             if not output.ended:

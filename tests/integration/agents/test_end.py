@@ -34,12 +34,12 @@ def shell(script: str, **more: object) -> Launch:
 
 
 async def lines_of(agent: Agent) -> list[tuple[str, str]]:
-    return [(output.stream, line) async for output in agent.subscribe() for line in output.lines]
+    return [(output.stream, line) async for output in agent.pipes.subscribe() for line in output.lines]
 
 
 async def first_line(agent: Agent) -> str:
     with anyio.fail_after(20):
-        async for output in agent.subscribe():
+        async for output in agent.pipes.subscribe():
             return output.lines[0]
     raise AssertionError("no output")
 
@@ -72,7 +72,7 @@ async def test_whoever_holds_the_pipe_from_outside_does_not_hold_up_the_end(
     assert await first_line(agent) == "said"
     held = os.open(f"/proc/{agent.pid}/fd/1", os.O_WRONLY)
     try:
-        agent.write_stdin(b"\n")
+        agent.pipes.write_stdin(b"\n")
         with anyio.fail_after(20):
             assert (await agent.wait()).tail == "said\n"
     finally:
@@ -86,7 +86,7 @@ async def test_the_pid_of_an_agent_is_not_given_away_while_its_tree_lives(contai
         script = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 1000; done' & read go; exit 0"
         agent = await supervisor.start(shell(script, keep_stdin_open=True, kill_after_s=10))
         assert await first_line(agent) == "up"
-        agent.write_stdin(b"go\n")
+        agent.pipes.write_stdin(b"go\n")
         await eventually(lambda: psutil.Process(agent.pid).status() == psutil.STATUS_ZOMBIE)
         assert supervisor.agents
         ended = await agent.end("abort", kill_after_s=0)
@@ -162,7 +162,7 @@ async def test_leaving_the_supervisor_ends_every_agent_also_by_an_error(containm
 
 async def test_the_agents_own_way_comes_first_then_the_end_of_its_input(supervisor: Supervisor) -> None:
     async def interrupt(agent: Agent) -> None:
-        agent.write_stdin(b"interrupt\n")
+        agent.pipes.write_stdin(b"interrupt\n")
 
     script = "trap '' TERM; echo up; read word; echo got $word; read more || echo end of input"
     agent = await supervisor.start(shell(script, keep_stdin_open=True, interrupt=interrupt))
@@ -202,7 +202,7 @@ async def test_an_abort_does_not_put_off_the_kill_of_what_an_exited_agent_left(s
     script = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 1000; done' & read go; exit 0"
     agent = await supervisor.start(shell(script, keep_stdin_open=True, kill_after_s=0.5))
     assert await first_line(agent) == "up"
-    agent.write_stdin(b"go\n")
+    agent.pipes.write_stdin(b"go\n")
     await eventually(lambda: not alive(agent.pid))
     await eventually(lambda: agent.kill_at < math.inf)
     agent.request_end("abort", kill_after_s=600)

@@ -98,7 +98,7 @@ def hostile(name: str, word: str) -> Launch:
 
 async def ready(agent: Agent) -> None:
     with anyio.fail_after(30):
-        async for output in agent.subscribe():
+        async for output in agent.pipes.subscribe():
             if "ready" in output.lines:
                 return
     raise AssertionError(f"{agent.command} ended before it was ready")

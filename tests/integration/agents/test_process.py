@@ -27,12 +27,12 @@ def shell(script: str, **more: object) -> Launch:
 
 
 async def lines_of(agent: Agent) -> list[tuple[str, str]]:
-    return [(output.stream, line) async for output in agent.subscribe() for line in output.lines]
+    return [(output.stream, line) async for output in agent.pipes.subscribe() for line in output.lines]
 
 
 async def first_line(agent: Agent) -> str:
     with anyio.fail_after(20):
-        async for output in agent.subscribe():
+        async for output in agent.pipes.subscribe():
             return output.lines[0]
     raise AssertionError("no output")
 
@@ -127,10 +127,10 @@ async def test_a_child_that_leaves_without_reading_its_stdin_is_just_over(superv
 
 async def test_stdin_can_be_kept_open_and_written_to(supervisor: Supervisor) -> None:
     agent = await supervisor.start(shell("read a; read b; echo $a-$b", stdin=b"one\n", keep_stdin_open=True))
-    assert agent.write_stdin(b"two\n")
+    assert agent.pipes.write_stdin(b"two\n")
     assert await first_line(agent) == "one-two"
     await agent.wait()
-    assert not agent.write_stdin(b"three\n")
+    assert not agent.pipes.write_stdin(b"three\n")
 
 
 async def test_a_missing_program_and_a_missing_directory_are_named(containment: Containment) -> None:
@@ -157,7 +157,7 @@ async def test_the_sentinel_survives_whatever_a_start_raises(containment: Contai
             with pytest.raises(AgentFailed, match=r"cannot run 'true': (ValueError|UnicodeEncodeError)"):
                 await supervisor.start(Launch(argv=["true"], cwd="/", starter_env=environment))
         assert supervisor.sentinel_pid == sentinel
-        other.write_stdin(b"\n")
+        other.pipes.write_stdin(b"\n")
         ended = await other.wait()
         assert (ended.reason, ended.exit_code) == ("exited", 0)
 
@@ -186,7 +186,7 @@ async def test_a_gigabyte_of_output_costs_neither_memory_nor_disk_although_nobod
     script = f"yes 'a line that says nothing, again and again' | head -c {size}; echo the last of them"
     log = tmp_path / "logs" / "1.log"
     agent = await supervisor.start(shell(script, log_path=str(log), secrets=["never seen"]))
-    agent.subscribe()
+    agent.pipes.subscribe()
     with anyio.fail_after(120):
         ended = await agent.wait()
     assert (ended.exit_code, ended.problem) == (0, None)
@@ -210,7 +210,7 @@ async def test_a_listener_that_never_reads_holds_up_nobody_and_learns_what_it_lo
 ) -> None:
     log = tmp_path / "log"
     agent = await supervisor.start(shell("seq 1 300000", log_path=str(log)))
-    slow = agent.subscribe(capacity_bytes=100_000)
+    slow = agent.pipes.subscribe(capacity_bytes=100_000)
     with anyio.fail_after(30):
         ended = await agent.wait()
     received = [(output.dropped, len(output.lines)) async for output in slow]
@@ -227,7 +227,7 @@ async def test_secrets_are_masked_in_log_lines_tail_and_process_list(supervisor:
     )
     launch = shell(script, log_path=str(log), secrets=["token-123", 'to"ken', ""])
     agent = await supervisor.start(launch)
-    listening = agent.subscribe()
+    listening = agent.pipes.subscribe()
     seen: list[str] = []
     with anyio.fail_after(20):
         async for output in listening:

@@ -22,7 +22,7 @@ async def main(containment: Setting, word: str, kit: str, names: list[str]) -> N
         for name in names:
             argv = [sys.executable, "-I", "-S", kit, name, word]
             agent = await supervisor.start(Launch(argv=argv, cwd="/", kill_after_s=600))
-            async for output in agent.subscribe():
+            async for output in agent.pipes.subscribe():
                 if "ready" in output.lines:
                     break
             records.append(asdict(agent.record))
