@@ -111,3 +111,12 @@ def test_whatever_the_text_it_is_a_document_or_a_definition_error(text: str) -> 
         yaml_format.parse(text, "f.yaml")
     except DefinitionError as error:
         assert error.problems  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.skipif(not yaml_format.FAST, reason="this PyYAML was built without libyaml")
+@pytest.mark.parametrize("line", ["- 1\n", "- a?\n", "- - 1\n"])
+def test_too_many_values_are_refused_without_the_pure_scanner(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take ten seconds for a mebibyte."""
+    monkeypatch.setattr(yaml_format, "PureLoader", None)
+    with pytest.raises(DefinitionError, match=f"more than {yaml_format.MAX_VALUES} values"):
+        yaml_format.parse("steps:\n" + line * (yaml_format.MAX_VALUES + 1), "many.yaml")
