@@ -139,9 +139,7 @@ class Interpreter:
         if ending is not None and thread is self.run.main:
             raise RunEnds(ending)
         iterates = thread.cursor.state.frames[-1].phase == "iteration"
-        self.guard.check(action.kind)
-        if not thread.is_failure_thread:
-            self.guard.check_limits(action.step, iterates=iterates)
+        self.guard.pass_boundary(action, iterates=iterates, limited=not thread.is_failure_thread)
         if iterates:
             count, most = thread.cursor.loops[-1], None
             if isinstance(action.step, While):
