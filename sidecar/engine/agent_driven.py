@@ -26,11 +26,11 @@ from sidecar.engine.ending import (
     end_unloadable,
     previous_status,
 )
-from sidecar.engine.execution import REQUEST, Execution, locked, prepare_resume, refuse_second, watching
+from sidecar.engine.execution import REQUEST, Execution, locked, refuse_second, watching
 from sidecar.engine.handout import StepReport
 from sidecar.engine.owner import Owner
 from sidecar.engine.parallel import open_batches, stands_at
-from sidecar.engine.replay import load, pass_boundaries
+from sidecar.engine.replay import load, pass_boundaries, prepare_resume
 from sidecar.engine.run import Run, Thread
 from sidecar.engine.run import task_id as id_of_task
 from sidecar.engine.steps.agent import PROMPT_NAME, named_prompt

@@ -1,4 +1,4 @@
-"""Decides at each boundary, between two steps, whether a run ends there: by an abort, by a stop, or by a limit."""
+"""Ends a run at a boundary, between two steps, where its board has a signal for it or a limit is reached."""
 
 from __future__ import annotations
 

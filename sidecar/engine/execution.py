@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 import anyio
 
 from sidecar.agents.output import Secrets
-from sidecar.engine import approval
 from sidecar.engine.boundary import Ending, Guard, RunEnds, board_of
 from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.owner import Owner
 from sidecar.engine.processes import Processes
-from sidecar.engine.run import Run, back_to_boundary
+from sidecar.engine.run import Run
 from sidecar.engine.step import StepRunner
 from sidecar.engine.steps.context import AskablePerson, RunServices
 from sidecar.errors import InputError, StoreError, UnwrappedErrors
@@ -208,7 +207,7 @@ def _limits(run: Run) -> RunLimits:
         raise InputError(f"limits: max_duration: {error}") from None
 
 
-# --- before an execution: the run lock, the workspace, the place where a resume continues
+# --- before an execution: the run lock, the workspace
 
 
 @asynccontextmanager
@@ -260,35 +259,6 @@ def _uses_workspace(root: str, stored: StoredRun) -> bool:
         return True
     # Its owner is gone. A run that began in a terminal may begin anew there; a detached one is resumed by itself.
     return stored.status in ("running", "interrupted") and bool(stored.details.get("detached"))
-
-
-def prepare_resume(
-    owner: Owner, stored: StoredRun, run: Run, feedback: str | None, *, approve: bool = False
-) -> str | None:
-    """At a resume: back to the last boundary, with the feedback of a person; the agents that had steps in hand are
-    gone. Nothing where the run has not begun. The result is the feedback without secrets."""
-    if feedback is not None:
-        feedback = owner.mask_of(stored.run_id).masked_text(feedback)
-    if not stored.start:
-        return feedback
-    for handout in owner.handouts.all_held(stored.run_id):
-        owner.handouts.take_back(stored.run_id, handout.task_id)
-    wanted = run.definition.workflow.on_resume
-    ended = run.main.cursor.state.ending
-    past_failure = ended is not None and ended.status == "failed" and not wanted.retry_failed_steps
-    back_to_boundary(
-        run.main,
-        interrupted=stored.status in ("running", "interrupted"),
-        reset_error_counts=wanted.reset_error_counts,
-        past_failure=past_failure,
-    )
-    run.states.set_feedback(feedback)
-    gate = approval.gate_of(owner.journal, stored)
-    if gate is not None:
-        run.add_answer(gate["step"], approval.answer_text(gate, feedback, approved=approve))
-    elif feedback is not None:
-        run.pending_feedback.append(feedback)
-    return feedback
 
 
 # --- during an execution: what may end it in the middle of a step

@@ -1,4 +1,5 @@
-"""What a process shares among all runs that it executes: journal, evaluator, supervisor, watcher."""
+"""What a process shares among its runs: journal, evaluator, supervisor, watcher. Which process may execute a run is
+decided by the run's lock (signals/run_lock)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Loads a run from its last checkpoint and replays the events that were journalled after it.
+"""Loads a run that a process has left: the last checkpoint, the events since, and back to before a step in flight.
 
 The cursor is pure: the same outcomes lead it to the same place. So nothing but the outcome of each step is journalled
-while a run executes.
+while a run executes. A step whose process died has none: it is executed again, as one more attempt.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from sidecar.catalog.workflows import Definition, restore
+from sidecar.engine import approval
+from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import (
     ActionFailed,
     Answer,
@@ -22,6 +24,7 @@ from sidecar.engine.cursor.actions import (
     Parallel,
     Passed,
 )
+from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.owner import Owner
 from sidecar.engine.run import Run, Thread
 from sidecar.errors import DefinitionChanged
@@ -69,6 +72,61 @@ def _load(owner: Owner, stored: StoredRun) -> Run:
     replay(run, owner.journal.events(stored.run_id, after=checkpoint.content["seq"]), checkpoint.at)
     run.states.take_traces()  # the journal has them already
     return run
+
+
+def prepare_resume(
+    owner: Owner, stored: StoredRun, run: Run, feedback: str | None, *, approve: bool = False
+) -> str | None:
+    """At a resume: back to the last boundary, with the feedback of a person; the agents that had steps in hand are
+    gone. Nothing where the run has not begun. The result is the feedback without secrets."""
+    if feedback is not None:
+        feedback = owner.mask_of(stored.run_id).masked_text(feedback)
+    if not stored.start:
+        return feedback
+    for handout in owner.handouts.all_held(stored.run_id):
+        owner.handouts.take_back(stored.run_id, handout.task_id)
+    wanted = run.definition.workflow.on_resume
+    ended = run.main.cursor.state.ending
+    past_failure = ended is not None and ended.status == "failed" and not wanted.retry_failed_steps
+    _back_to_boundary(
+        run.main,
+        interrupted=stored.status in ("running", "interrupted"),
+        reset_error_counts=wanted.reset_error_counts,
+        past_failure=past_failure,
+    )
+    run.states.set_feedback(feedback)
+    gate = approval.gate_of(owner.journal, stored)
+    if gate is not None:
+        run.add_answer(gate["step"], approval.answer_text(gate, feedback, approved=approve))
+    elif feedback is not None:
+        run.pending_feedback.append(feedback)
+    return feedback
+
+
+def _back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: bool, past_failure: bool) -> None:
+    """Move each thread to its last boundary for a resume; with `past_failure`, past the step that failed.
+
+    `interrupted`: the run did not end, but lost its owner. Where it was about to end with a failure it still does, and
+    its failure steps continue; else these are done, and another failure starts its own.
+    """
+    fails = main.cursor.state.ending is not None and main.cursor.state.ending.status == "failed"
+    if not interrupted:
+        main.failure_threads = {}
+    for thread in main.walk_all():
+        if thread is main and fails and interrupted:
+            continue
+        # An attempt that is over is not repeated: a failure that the cursor still decides about, or a task that is over
+        # and was not reported to its batch.
+        unreported = thread.cursor.is_over and not thread.reported
+        is_main = thread.parent is None and not thread.is_failure_thread
+        if thread.cursor.state.failure is None and (is_main or not unreported):
+            thread.cursor = thread.cursor.resumed(reset_error_counts=reset_error_counts)
+            thread.failure_threads = thread.failure_threads if thread is main or not thread.reported else {}
+            thread.reported = False
+    if past_failure and not interrupted and main.cursor.state.frames:
+        state = moves.without_current_batch(main.cursor.state)
+        main.cursor = Cursor(moves.advance(state))
+        main.children = {place: child for place, child in main.children.items() if place[0] in state.batches}
 
 
 _BETWEEN_STARTS = frozenset({kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.RUN_ENDED})

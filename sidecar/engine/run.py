@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import anyio
 
 from sidecar.catalog.workflows import Definition, restore
-from sidecar.engine.cursor import moves
 from sidecar.engine.cursor.actions import Included, Parallel, TaskCompleted, TaskFailed
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import Error, Scope, State, StepList
@@ -313,32 +312,6 @@ def included_path(thread: Thread) -> Path:
     """The path of the state of the workflow that the current step includes."""
     frames = thread.cursor.state
     return thread.state_path((*frames.path(len(frames.frames) - 1), thread.cursor.steps[-1]))
-
-
-def back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: bool, past_failure: bool) -> None:
-    """Move each thread to its last boundary for a resume; with `past_failure`, past the step that failed.
-
-    `interrupted`: the run did not end, but lost its owner. Where it was about to end with a failure it still does, and
-    its failure steps continue; else these are done, and another failure starts its own.
-    """
-    fails = main.cursor.state.ending is not None and main.cursor.state.ending.status == "failed"
-    if not interrupted:
-        main.failure_threads = {}
-    for thread in main.walk_all():
-        if thread is main and fails and interrupted:
-            continue
-        # An attempt that is over is not repeated: a failure that the cursor still decides about, or a task that is over
-        # and was not reported to its batch.
-        unreported = thread.cursor.is_over and not thread.reported
-        is_main = thread.parent is None and not thread.is_failure_thread
-        if thread.cursor.state.failure is None and (is_main or not unreported):
-            thread.cursor = thread.cursor.resumed(reset_error_counts=reset_error_counts)
-            thread.failure_threads = thread.failure_threads if thread is main or not thread.reported else {}
-            thread.reported = False
-    if past_failure and not interrupted and main.cursor.state.frames:
-        state = moves.without_current_batch(main.cursor.state)
-        main.cursor = Cursor(moves.advance(state))
-        main.children = {place: child for place, child in main.children.items() if place[0] in state.batches}
 
 
 def _thread_json(thread: Thread) -> dict[str, Any]:

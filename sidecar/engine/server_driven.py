@@ -27,9 +27,9 @@ from sidecar.engine.ending import (
     previous_status,
     revert_beginning,
 )
-from sidecar.engine.execution import REQUEST, Execution, prepare_resume, refuse_second, watching
+from sidecar.engine.execution import REQUEST, Execution, refuse_second, watching
 from sidecar.engine.owner import Owner
-from sidecar.engine.replay import CHANGED, load
+from sidecar.engine.replay import CHANGED, load, prepare_resume
 from sidecar.engine.run import Run
 from sidecar.engine.run_log import RunLog
 from sidecar.engine.step import unexpected

@@ -1,4 +1,4 @@
-"""The board: what is asked of one run now, by which signal, since when, and from where.
+"""Decides what is asked of a run now: nothing, a stop or an abort, and an abort beats a stop.
 
 It reads the files that govern the run whenever somebody says "look" (the watcher, a boundary, a key) and holds
 what it found. The files stay the truth: the board only remembers what they cannot tell, that an abort was seen,

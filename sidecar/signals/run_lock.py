@@ -1,4 +1,5 @@
-"""Which runs are open, and which of them a process executes: told by files, so that `sidecar stop` needs no database.
+"""Decides who may execute a run: the one process that holds its lock. Files say so, and which runs are open: `sidecar
+stop` needs no database.
 
 A run is open from its beginning until it has ended, and `open` in its directory says so. It is live while some process
 holds the lock beside it: the kernel drops the lock when its holder dies, however it dies, so there are no stale locks.
