@@ -9,7 +9,7 @@ from statistics import median
 
 from benchmarks.report import Figure
 from sidecar.model import ulid
-from sidecar.signals.board import Board, Subject
+from sidecar.signals.board import Board, SignalScope
 
 
 def measure(*, quick: bool) -> list[Figure]:
@@ -20,7 +20,7 @@ def measure(*, quick: bool) -> list[Figure]:
         directories = (state, state / "workspaces" / "ws", state / "runs" / run_id)
         for directory in directories:
             directory.mkdir(parents=True, exist_ok=True)
-        board = Board(Subject(run_id, tuple(map(str, directories))))
+        board = Board(SignalScope(run_id, tuple(map(str, directories))))
         number = 2_000 if quick else 20_000
-        rounds = timeit.repeat(board.glance, number=number, repeat=9)
+        rounds = timeit.repeat(board.any_present, number=number, repeat=9)
     return [Figure("boundary: all three directories, both signals", median(rounds) / number * 1e6, "µs", limit=10)]

@@ -128,10 +128,11 @@ class Signaller:
             written.ids.append(_id_of(os.lstat(temporary)))
             os.rename(temporary, written.path)
         else:
-            signed = files.signed(timeout_s=1.5 if written.manner == "timeout" and written.kind == "stop" else None)
-            signed.expires_at = _EXPIRED if written.manner == "expired" else None
-            written.ids.append(signed.signal_id or "")
-            files.write(directory, written.kind, "the soak", signed)
+            timeout_s = 1.5 if written.manner == "timeout" and written.kind == "stop" else None
+            trailers = files.new_trailers(timeout_s=timeout_s)
+            trailers.expires_at = _EXPIRED if written.manner == "expired" else None
+            written.ids.append(trailers.signal_id or "")
+            files.write(directory, written.kind, "the soak", trailers)
 
     def _put_bare(self, written: Written) -> None:
         try:

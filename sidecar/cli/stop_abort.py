@@ -180,7 +180,7 @@ def _refuse_misplaced_name(root: str, reason: str, environment: Mapping[str, str
 
 def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
     timeout_s = float(options["--timeout"]) if "--timeout" in options else None
-    signed = files.signed(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
+    signed = files.new_trailers(run_id=target.name if target.scope == "run" else None, timeout_s=timeout_s)
     target.refuse_ended()
     reason = options.get("REASON", options.get("--reason", ""))
     try:

@@ -15,7 +15,7 @@ from sidecar.model.agent import EndReason
 from sidecar.model.steps import AGENT_STEPS, Fallible, StepBase
 from sidecar.model.workflow import RunLimits
 from sidecar.signals import files, run_lock
-from sidecar.signals.board import Board, Request, Subject
+from sidecar.signals.board import Board, Request, SignalScope
 from sidecar.store.journal import Ending as Status
 from sidecar.store.journal import StoredRun
 
@@ -79,9 +79,9 @@ class Guard:
 
     def stop_requested(self) -> bool:
         """Whether a stop is requested; RunEnds after an abort. Reads the files: a watcher may have missed a change."""
-        if not self.board.glance():
+        if not self.board.any_present():
             return False
-        self.board.look()
+        self.board.refresh()
         request = self.board.request
         if request is not None and request.kind == "abort":
             raise RunEnds(self.aborted())
@@ -90,12 +90,12 @@ class Guard:
     def stopped(self) -> RunEnds:
         """The end by the stop that is requested."""
         assert self.board.stop is not None
-        return RunEnds(ending_by(self.board.stop, self.board.subject))
+        return RunEnds(ending_by(self.board.stop, self.board.scope))
 
     def aborted(self) -> Ending:
         """The end by the abort that is requested."""
         assert self.board.abort is not None
-        return ending_by(self.board.abort, self.board.subject)
+        return ending_by(self.board.abort, self.board.scope)
 
     # --- limits
 
@@ -140,7 +140,7 @@ class Guard:
         return None if most is None else max(most - self._run.counters.cost_usd, 0.0)
 
 
-def ending_by(request: Request, subject: Subject) -> Ending:
+def ending_by(request: Request, subject: SignalScope) -> Ending:
     """How a run ends by a signal. The reason says so where the signal was there before the first step."""
     status: Literal["aborted", "stopped"] = "aborted" if request.kind == "abort" else "stopped"
     reason = request.reason
@@ -163,7 +163,7 @@ def board_of(owner: Owner, stored: StoredRun, report: Callable[[str], None] = la
     """What is requested of a run since its last beginning, the stop that was noted for it included."""
     mark = run_lock.mark(owner.root, stored.run_id)
     directories = layout.signal_directories(owner.root, stored.run_id, stored.workspace)
-    subject = Subject(stored.run_id, directories, mark.standing if mark else frozenset())
+    subject = SignalScope(stored.run_id, directories, mark.standing if mark else frozenset())
     noted, request = stored.details.get(NOTED_STOP), None
     if noted and noted["start"] == stored.start:
         request = Request("stop", noted["reason"], "file", noted["since"], None)

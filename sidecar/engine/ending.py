@@ -31,7 +31,7 @@ from sidecar.model.events import RunEvent
 from sidecar.signals import files, run_lock
 from sidecar.signals.board import Board
 from sidecar.signals.files import Signal
-from sidecar.signals.receipts import ReceiptProcess, clear_leftovers, clear_other, consume, still_to_take
+from sidecar.signals.receipts import ReceiptProcess, clear_other, clear_stale, consume, still_to_take
 from sidecar.store.journal import OPEN, Event, Journal, StoredRun
 
 _MOST_DEATHS = 3  # of owners at the same step
@@ -59,7 +59,7 @@ async def decide_early(execution: Execution, ending: Ending) -> Ending | None:
     tasks were finishing."""
     if ending.status in ("stopped", "paused"):
         await execution.batches.drained()
-        execution.board.look()
+        execution.board.refresh()
         request = execution.board.request
         if request is not None and request.kind == "abort":
             return execution.guard.aborted()
@@ -157,7 +157,7 @@ def end_unheld(
     """The same for an open run that no process executes: its last checkpoint stays. The caller has the run lock.
     `wait_s`: how long to wait for a locked journal."""
     board = board_of(owner, stored, owner.report)
-    board.look()
+    board.refresh()
     ending = _as_journalled(ending, owner.mask_of(stored.run_id))
     taken = _signals_for(board, ending)
     with owner.database.transaction(wait_s=wait_s):
@@ -194,7 +194,7 @@ def _as_journalled(ending: Ending, mask: Secrets) -> Ending:
     """Without secrets, and with the reason of a signal that was still being written when it was found."""
     request = ending.request
     if request is not None and request.signal is not None:
-        signal = files.settled(request.signal)
+        signal = files.with_late_content(request.signal)
         if signal is not request.signal:  # else the request may say more than its signal: a stop became an abort
             reason = signal.reason if ending.reason == request.reason else ending.reason
             ending = replace(ending, reason=reason, request=replace(request, signal=signal, reason=signal.reason))
@@ -204,9 +204,9 @@ def _as_journalled(ending: Ending, mask: Secrets) -> Ending:
 
 def _signals_for(board: Board, ending: Ending) -> list[Signal]:
     """The signals that a run takes with its end: the one that ends it first, then every other that applies to it."""
-    board.look()
+    board.refresh()
     first = [ending.request.signal] if ending.request and ending.request.signal else []
-    others = [signal for signal in _read(board, *files.FILE_NAMES) if board.verdict(signal) == "applies"]
+    others = [signal for signal in _read(board, *files.FILE_NAMES) if board.relevance(signal) == "applies"]
     return first + [signal for signal in others if not first or signal.signal_id != first[0].signal_id]
 
 
@@ -218,13 +218,13 @@ def _consume_signals(
     `executed`: the processes of a run that was executed here. Its signals are then applied to runs that no process
     executes too, before a file is removed: a file that a crash leaves is found again.
     """
-    root, run_id, mask = owner.root, board.subject.run_id, owner.mask_of(board.subject.run_id)
+    root, run_id, mask = owner.root, board.scope.run_id, owner.mask_of(board.scope.run_id)
     processes = [cast("ReceiptProcess", asdict(process)) for process in executed.ended] if executed else []
     survivors = executed.survivors if executed else 0
 
     def consume_one(signal: Signal, state: Literal["applied", "refused"]) -> None:
         with _reported(board.report):
-            whole = files.settled(signal)
+            whole = files.with_late_content(signal)
             whole.reason = mask.masked_text(whole.reason)
             consume(root, whole, run_id, status, state=state, processes=processes, survivors=survivors)
 
@@ -234,9 +234,9 @@ def _consume_signals(
                 apply_to_unheld(owner, signal)
         consume_one(signal, "applied")
     for signal in _read(board, "stop"):
-        if board.verdict(signal) == "refused":
+        if board.relevance(signal) == "refused":
             consume_one(signal, "refused")
-    for warning in clear_leftovers(root, board, mask.masked_text):
+    for warning in clear_stale(root, board, mask.masked_text):
         board.report(warning)
     run_lock.end(root, run_id)
     board.cleanup()
@@ -326,9 +326,9 @@ def ending_of_unheld(owner: Owner, stored: StoredRun) -> Ending | None:
     """How an open run ends that no process executed until now, where a signal applies to it. The caller has its run
     lock."""
     board = board_of(owner, stored)
-    board.look()
+    board.refresh()
     request = board.request
-    return ending_by(request, board.subject) if request is not None else None
+    return ending_by(request, board.scope) if request is not None else None
 
 
 def handle_signal(owner: Owner, signal: Signal) -> list[str]:
@@ -344,10 +344,10 @@ def clear_stale_signals(execution: Execution) -> None:
     """At the start of an execution: an abort that is older than the run's beginning is not for it. It is applied to
     the runs that no process executes, and removed."""
     for signal in _read(execution.board, "abort"):
-        if execution.board.verdict(signal) == "stale":
+        if execution.board.relevance(signal) == "stale":
             with _reported(execution.warn):
                 apply_to_unheld(execution.owner, signal)
-    for warning in clear_leftovers(execution.owner.root, execution.board, execution.mask.masked_text):
+    for warning in clear_stale(execution.owner.root, execution.board, execution.mask.masked_text):
         execution.warn(warning)
 
 
@@ -376,14 +376,14 @@ def _apply(owner: Owner, run_id: str, signal: Signal) -> bool:
         run_lock.end(owner.root, run_id)
         return False
     board = board_of(owner, stored)
-    board.look()
+    board.refresh()
     request = board.request
-    if board.verdict(signal) != "applies" or request is None:  # None: the file was removed meanwhile
+    if board.relevance(signal) != "applies" or request is None:  # None: the file was removed meanwhile
         return False
     if request.kind == "stop" and owner.handouts.all_held(run_id):
         _note_stop(owner, stored, signal)
         return False
-    end_unheld(owner, stored, ending_by(request, board.subject), owner.emit, wait_s=_LOCK_WAIT_S)
+    end_unheld(owner, stored, ending_by(request, board.scope), owner.emit, wait_s=_LOCK_WAIT_S)
     return True
 
 
@@ -420,7 +420,7 @@ def revert_beginning(root: str, journal: Journal, stored: StoredRun) -> None:
 
 def _read(board: Board, *signal_kinds: Literal["stop", "abort"]) -> list[Signal]:
     """The signals that are now in the directories of a run."""
-    found = [files.read(directory, kind) for directory in board.subject.directories for kind in signal_kinds]
+    found = [files.read(directory, kind) for directory in board.scope.directories for kind in signal_kinds]
     return [signal for signal in found if signal is not None]
 
 

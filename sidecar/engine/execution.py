@@ -84,7 +84,7 @@ class Execution:
             owner.agents,
             self.ledger,
             run.counters,
-            self.board.subject.own_directory,
+            self.board.scope.own_directory,
             on_lost=self.lose_journal,
         )
         owner.on_agent_ended[stored.run_id] = self.processes.agent_ended
@@ -214,7 +214,7 @@ def _limits(run: Run) -> RunLimits:
 async def locked(root: str, run_id: str, within_s: float = BUSY_S) -> AsyncIterator[run_lock.RunLock]:
     """The run lock, waited for without blocking the event loop. RunBusy where another process keeps it."""
     lock, since = run_lock.RunLock(root, run_id), anyio.current_time()
-    with run_lock.Turn(root, run_id) as turn:
+    with run_lock.LockTurn(root, run_id) as turn:
         while True:
             waited_s = anyio.current_time() - since
             try:
@@ -328,7 +328,7 @@ async def _write_pending_entries(execution: Execution) -> None:
 async def _watch_directory(execution: Execution, lock: run_lock.RunLock) -> None:
     """End the run when its directory is moved: no signal reaches it there, and nothing that it does is kept."""
     await wait_until_moved(lock.is_in_place)
-    where = execution.board.subject.own_directory
+    where = execution.board.scope.own_directory
     execution.end_now(Ending("interrupted", f"{where} was moved, removed or replaced while the run was executed"))
 
 

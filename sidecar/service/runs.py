@@ -247,7 +247,7 @@ def signal_target(project: Project, workspace: str | None, run_id: str | None, a
 def write_signal(kind: Kind, to: Target, reason: str) -> Json:
     """Write it; which runs it governs."""
     to.refuse_ended()
-    signed = files.signed()
+    signed = files.new_trailers()
     governed = to.open_runs()
     path = files.write(to.directory, kind, reason, signed, inside=to.inside)
     written: Json = {

@@ -1,7 +1,7 @@
 """Decides what is asked of a run now: nothing, a stop or an abort, and an abort beats a stop.
 
-It reads the files that govern the run whenever somebody says "look" (the watcher, a boundary, a key) and holds
-what it found. The files stay the truth: the board only remembers what they cannot tell, that an abort was seen,
+It reads the files that govern the run whenever it is refreshed (by the watcher, a boundary, a key) and holds what it
+found. The files stay the truth: the board only remembers what they cannot tell, that an abort was seen,
 that a stop was typed at the terminal, that a stop for many was refused for this run.
 """
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from sidecar.signals.watch import Watcher
 
 Source = Literal["keyboard", "file"]
-Verdict = Literal["applies", "stale", "expired", "other run", "refused", "taken"]
+Relevance = Literal["applies", "stale", "expired", "other run", "refused", "taken"]
 TYPED_REASON = "requested at the terminal"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class SignalScope:
     """A run as signals see it: who it is, the directories that govern it, its own one last, and what stood there at its
     beginning (`run_lock.Mark.standing`)."""
 
@@ -55,15 +55,15 @@ class Request:
     signal: Signal | None  # None: typed while the file could not be written
 
 
-def judge(signal: Signal, subject: Subject, now: float) -> Verdict:
+def classify(signal: Signal, scope: SignalScope, now: float) -> Relevance:
     """Whether a signal that stands in one of a run's directories is meant for it, now."""
-    if signal.trailers.run_id not in (None, subject.run_id):
+    if signal.trailers.run_id not in (None, scope.run_id):
         return "other run"
-    expires = files.moment(signal.trailers.expires_at) if signal.trailers.expires_at else None
+    expires = files.parse_timestamp(signal.trailers.expires_at) if signal.trailers.expires_at else None
     if expires is not None and expires <= now:
         return "expired"
     # An abort is about what runs when it is written. A stop may wait for the run that it is to prevent.
-    if signal.kind == "abort" and signal.occurrence in subject.standing:
+    if signal.kind == "abort" and signal.occurrence in scope.standing:
         return "stale"
     return "applies"
 
@@ -73,7 +73,7 @@ class Board:
 
     def __init__(
         self,
-        subject: Subject,
+        scope: SignalScope,
         *,
         taken: Collection[str] = (),
         noted: Request | None = None,
@@ -85,14 +85,14 @@ class Board:
         whose file did not wait for this run."""
         self._taken = frozenset(taken)
         self._noted = noted
-        self.subject = subject
+        self.scope = scope
         self.stop: Request | None = None
         self.abort: Request | None = None
         self.report = report
         self._clock = clock
         self._elapsed = elapsed
         self._seen_at: dict[str, float] = {}  # stops with a timeout, by id: when they were first seen, by `elapsed`
-        self._paths = [files.path_of(directory, kind) for directory in subject.directories for kind in files.FILE_NAMES]
+        self._paths = [files.path_of(directory, kind) for directory in scope.directories for kind in files.FILE_NAMES]
         self._typed: set[str] = set()  # ids of signals that the keyboard wrote
         self._refused: set[tuple[object, ...]] = set()  # fingerprints of stops for many, refused for this run
         self._unwritten: Request | None = None
@@ -106,18 +106,10 @@ class Board:
         """What is asked of the run now. An abort beats a stop."""
         return self.abort or self.stop
 
-    def glance(self) -> bool:
+    def any_present(self) -> bool:
         """Whether anything is asked or any signal file is there: a few microseconds, at every boundary."""
         asked = self.abort is not None or self._unwritten is not None or self._noted is not None
         return asked or any(map(files.present, self._paths))
-
-    def is_stop_requested(self) -> bool:
-        """Whether the run is to end at its next boundary."""
-        return self.stop is not None
-
-    def state(self) -> dict[str, bool | Source | None]:
-        """What a display shows of it."""
-        return {"requested": self.stop is not None, "source": self.stop.source if self.stop else None}
 
     async def wait_changed(self) -> None:
         """Return when something is asked that was not, or no longer is."""
@@ -125,7 +117,7 @@ class Board:
 
     # --- what changes it
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the files and note what they ask."""
         now = self._clock()
         found = {kind: self._applying(kind, now) for kind in files.FILE_NAMES}
@@ -140,54 +132,54 @@ class Board:
 
     def toggle(self) -> None:
         """What the key `s` does: ask this run to stop, or take back whatever asks it to."""
-        self.look()
+        self.refresh()
         if self.stop is None:
             self._type_stop()
         else:
             self._take_back()
-        self.look()
+        self.refresh()
 
     def cleanup(self) -> None:
         """Remove the run's own leftovers when it has ended otherwise; a second time does nothing."""
         for kind in files.FILE_NAMES:
-            signal = files.read(self.subject.own_directory, kind)
+            signal = files.read(self.scope.own_directory, kind)
             if signal is not None:
                 self._clear(signal)
         self._unwritten = None
-        self.look()
+        self.refresh()
 
     async def follow(self, watcher: Watcher, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the board true while the run lives: look when the watcher says so, and when a stop is overdue."""
-        for directory in self.subject.directories:
+        for directory in self.scope.directories:
             watcher.add(directory, self._hinted)
         try:
-            self.look()
+            self.refresh()
             task_status.started()
             while True:
                 overdue_at = float("inf") if self.abort else self._overdue_at
                 with anyio.move_on_after(max(0.0, overdue_at - self._elapsed())):
                     await self._changed.wait()
-                self.look()
+                self.refresh()
         finally:
-            for directory in self.subject.directories:
+            for directory in self.scope.directories:
                 watcher.discard(directory, self._hinted)
 
     # --- inside
 
     def _hinted(self, _directory: str) -> None:
-        self.look()
+        self.refresh()
 
     def _applying(self, kind: Kind, now: float) -> list[Request]:
-        signals = [files.read(directory, kind) for directory in self.subject.directories]
-        return [self._request(s) for s in signals if s is not None and self.verdict(s, now) == "applies"]
+        signals = [files.read(directory, kind) for directory in self.scope.directories]
+        return [self._request(s) for s in signals if s is not None and self.relevance(s, now) == "applies"]
 
-    def verdict(self, signal: Signal, now: float | None = None) -> Verdict:
+    def relevance(self, signal: Signal, now: float | None = None) -> Relevance:
         """What becomes of a signal here, the refusals of this run included."""
         if signal.fingerprint in self._refused:
             return "refused"
         if signal.signal_id in self._taken:
             return "taken"
-        return judge(signal, self.subject, self._clock() if now is None else now)
+        return classify(signal, self.scope, self._clock() if now is None else now)
 
     def _deadline(self, stop: Request) -> float:
         """When a stop becomes an abort, counted from the first look: the clock that dates files may be set."""
@@ -210,10 +202,10 @@ class Board:
         return self.abort
 
     def _type_stop(self) -> None:
-        written = files.signed(run_id=self.subject.run_id)
+        written = files.new_trailers(run_id=self.scope.run_id)
         self._typed.add(written.signal_id or "")
         try:
-            files.write(self.subject.own_directory, "stop", TYPED_REASON, written)
+            files.write(self.scope.own_directory, "stop", TYPED_REASON, written)
         except SidecarError as error:
             # The person asked: a full disk does not change that. It only will not survive this process.
             self.report(str(error))
@@ -221,11 +213,11 @@ class Board:
 
     def _take_back(self) -> None:
         self._unwritten = self._noted = None
-        for directory in self.subject.directories:
+        for directory in self.scope.directories:
             signal = files.read(directory, "stop")
             if signal is None:
                 continue
-            if directory == self.subject.own_directory:
+            if directory == self.scope.own_directory:
                 self._clear(signal)
             self._refused.add(signal.fingerprint)  # others may still be governed by it; this run no longer is
 

@@ -137,7 +137,7 @@ def read(directory: str, kind: Kind) -> Signal | None:
     return Signal(kind, path, found, content)
 
 
-def standing(directory: str) -> list[str]:
+def occurrences(directory: str) -> list[str]:
     """What stands in a directory now: each signal's `occurrence`."""
     found = []
     for name in FILE_NAMES.values():
@@ -148,7 +148,7 @@ def standing(directory: str) -> list[str]:
     return found
 
 
-def settled(signal: Signal) -> Signal:
+def with_late_content(signal: Signal) -> Signal:
     """The signal with the content that its writer had not put in yet when it was read, if it is still that file.
 
     `echo why > .stop` makes an empty file and then writes: whoever looked in between has read nothing, and would take
@@ -285,7 +285,7 @@ class Locked:
         os.close(self._handle)
 
 
-def signed(*, run_id: str | None = None, timeout_s: float | None = None) -> Trailers:
+def new_trailers(*, run_id: str | None = None, timeout_s: float | None = None) -> Trailers:
     """The trailers of a signal that is being written here and now, by this user on this machine."""
     return Trailers(
         signal_id=ulid.new(),
@@ -323,7 +323,7 @@ def timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def moment(text: str) -> float | None:
+def parse_timestamp(text: str) -> float | None:
     """The seconds of a timestamp, or None if it is none."""
     from datetime import UTC, datetime  # noqa: PLC0415 - readers only: writers must start fast
 
@@ -345,19 +345,19 @@ def _open_directory(directory: str) -> int:
 def _refuse_outside(handle: int, inside: str) -> None:
     """Both as the kernel names them: no later swap of a name changes what is asked here, and a name that was typed in
     another case is the same name."""
-    where = _place(handle)
+    where = _real_path(handle)
     if where is None:  # the look before has to do
         return
     top = _open_directory(inside)
     try:
-        around = _place(top) or inside
+        around = _real_path(top) or inside
     finally:
         os.close(top)
     if not f"{where}/".startswith(f"{around.rstrip('/')}/"):
         raise OSError(errno.EXDEV, f"it leads outside the project, to {where}")
 
 
-def _place(handle: int) -> str | None:
+def _real_path(handle: int) -> str | None:
     """Where a directory that is open stands; None where the system does not tell."""
     try:
         return os.readlink(f"/proc/self/fd/{handle}")
@@ -509,7 +509,7 @@ def _run_id(text: str) -> str | None:
 
 
 def _moment_text(text: str) -> str | None:
-    return text if moment(text) is not None else None
+    return text if parse_timestamp(text) is not None else None
 
 
 def _seconds(text: str) -> float | None:

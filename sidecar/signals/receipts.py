@@ -159,19 +159,19 @@ def still_to_take(root: str, signal: Signal, done: Collection[str] = ()) -> list
     ]
 
 
-def clear_leftovers(root: str, board: Board, shown: Callable[[str], str] = str) -> list[str]:
+def clear_stale(root: str, board: Board, shown: Callable[[str], str] = str) -> list[str]:
     """Remove what no run is to take any more: aborts from before the run, what has expired, what was for a run that has
     ended, and what this run took before somebody died. The result is what to warn of. `shown`: a reason as it may be
     told."""
     warnings = []
-    places = [(directory, kind) for directory in board.subject.directories for kind in files.FILE_NAMES]
+    places = [(directory, kind) for directory in board.scope.directories for kind in files.FILE_NAMES]
     for directory, kind in places:
         signal = files.read(directory, kind)
-        if signal is None or (verdict := board.verdict(signal)) in ("applies", "refused"):
+        if signal is None or (relevance := board.relevance(signal)) in ("applies", "refused"):
             continue
         signal.reason = shown(signal.reason)
         try:
-            if gone := _clear_leftover(root, signal, verdict, board.subject.run_id):
+            if gone := _clear_one(root, signal, relevance, board.scope.run_id):
                 since = files.timestamp(signal.arrived_at)
                 warnings.append(f"removed {signal.path}, left since {since}: {gone} ({signal.reason})")
         except SidecarError as error:
@@ -254,17 +254,17 @@ def _survivors(earlier: Receipt, later: Receipt) -> int:
     return max(earlier["survivors"], later["survivors"]) if now <= before else earlier["survivors"] + later["survivors"]
 
 
-def _clear_leftover(root: str, signal: Signal, verdict: str, run_id: str) -> str | None:
+def _clear_one(root: str, signal: Signal, relevance: str, run_id: str) -> str | None:
     """Why it was removed; None where it is left, because some open run is still to take it."""
-    if verdict == "other run":
+    if relevance == "other run":
         return clear_other(root, signal)
-    if verdict != "expired" and still_to_take(root, signal, {run_id}):
+    if relevance != "expired" and still_to_take(root, signal, {run_id}):
         return None
-    if verdict == "taken":  # whoever took it died before the file was gone
+    if relevance == "taken":  # whoever took it died before the file was gone
         return "taken before" if _removed(signal, "applied") else None
     # Before the file goes, as with every signal: whoever dies in between, or finds the disk full, repeats it.
     add(signal, "expired", received_at=files.timestamp(signal.arrived_at))
-    return ("older than this run" if verdict == "stale" else "expired") if _removed(signal, "expired") else None
+    return ("older than this run" if relevance == "stale" else "expired") if _removed(signal, "expired") else None
 
 
 def _refuse(signal: Signal, why: str) -> bool:

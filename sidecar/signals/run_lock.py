@@ -88,7 +88,7 @@ class RunLock:
         self.release()
 
 
-class Turn:
+class LockTurn:
     """The right to be the next that has the run's lock. Without it, a process that makes one call after the other has
     the lock again before those who wait for it have looked.
 
@@ -114,7 +114,7 @@ class Turn:
             self._has = True
         return True
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> LockTurn:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -305,7 +305,7 @@ def _standing(directories: Iterable[str]) -> list[str]:
     found = []
     for directory in directories:
         files.recover(directory)  # before the look: what is put back later would be taken for new
-        found += files.standing(directory)
+        found += files.occurrences(directory)
     return found
 
 

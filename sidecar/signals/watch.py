@@ -98,9 +98,9 @@ def source_for(setting: str, report: Callable[[str], None]) -> EventSource:
         if setting == "inotify" or (setting == "auto" and sys.platform == "linux"):
             return Inotify()
         # Imported late: watchdog costs more start-up time than everything else here together.
-        from sidecar.signals.watchdog_source import Portable  # noqa: PLC0415
+        from sidecar.signals.watchdog_source import WatchdogSource  # noqa: PLC0415
 
-        return Portable()
+        return WatchdogSource()
     except OSError as error:
         report(f"no file system events ({error.strerror}); signal files are looked for every second instead")
         return Polling()
@@ -116,11 +116,11 @@ class Watcher:
         self._source = source
         self._report = report
         self._tick_s = tick_s
-        self._places: dict[str, _Place] = {}
-        self._polled: dict[_Place, None] = {}
+        self._watched: dict[str, _WatchedDirectory] = {}
+        self._polled: dict[_WatchedDirectory, None] = {}
         # Ancestors of directories that do not exist, and by the next name on the way down those who wait for it.
-        self._awaited: dict[str, dict[bytes, set[_Place]]] = {}
-        self._turns, self._polled_turns, self._recovery_turns = _Turns(), _Turns(), _Turns()
+        self._awaited: dict[str, dict[bytes, set[_WatchedDirectory]]] = {}
+        self._turns, self._polled_turns, self._recovery_turns = _RoundRobin(), _RoundRobin(), _RoundRobin()
         self._lost_hints = anyio.Event()
         self._reported: set[int | None] = set()
         self.turns = 0  # of the tick: whoever sees it grow knows that this watcher is awake
@@ -129,33 +129,33 @@ class Watcher:
     @property
     def polled(self) -> list[str]:
         """The directories that only the tick looks at, because the source cannot hint about them."""
-        return [place.path for place in self._polled]
+        return [watched.path for watched in self._polled]
 
     def add(self, directory: str, on_change: Callable[[str], None]) -> None:
         """Call back about this directory (an absolute path) from now on; at once, if a signal is there already."""
         path = directory.rstrip("/") or "/"
-        place = self._places.get(path)
-        if place is None:
-            place = _Place(path)
+        watched = self._watched.get(path)
+        if watched is None:
+            watched = _WatchedDirectory(path)
             files.recover(path)
-            self._places[path] = place
-            self._arm(place)
-        # Listed before the look: the look may tell others, and a place that they all leave then must not go.
-        place.listeners = (*place.listeners, on_change)
-        if not self._look(place) and place.levels is not _NOTHING:
-            self._tell(path, (on_change,))
+            self._watched[path] = watched
+            self._arm(watched)
+        # Listed before the look: the look may call others back, and a directory that they all discard then must not go.
+        watched.listeners = (*watched.listeners, on_change)
+        if not self._check(watched) and watched.levels is not _NOTHING:
+            self._notify(path, (on_change,))
 
     def discard(self, directory: str, on_change: Callable[[str], None]) -> None:
         """Undo one `add`. Harmless if there was none."""
-        place = self._places.get(directory.rstrip("/") or "/")
-        if place is None or on_change not in place.listeners:
+        watched = self._watched.get(directory.rstrip("/") or "/")
+        if watched is None or on_change not in watched.listeners:
             return
-        at = place.listeners.index(on_change)
-        place.listeners = place.listeners[:at] + place.listeners[at + 1 :]
-        if not place.listeners:
-            del self._places[place.path]
-            self._polled.pop(place, None)
-            self._stand_on(place, None)
+        at = watched.listeners.index(on_change)
+        watched.listeners = watched.listeners[:at] + watched.listeners[at + 1 :]
+        if not watched.listeners:
+            del self._watched[watched.path]
+            self._polled.pop(watched, None)
+            self._stand_on(watched, None)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch until cancelled; the source is closed then. Directories can be added before and meanwhile."""
@@ -183,11 +183,11 @@ class Watcher:
             self._lost_hints = anyio.Event()
             # Among what was lost may be that a watch is gone, even though a directory with the same inode number
             # stands in its place: arm all of them again, whatever they look like.
-            await self._sweep(list(self._places.values()), arm=True)
+            await self._sweep(list(self._watched.values()), arm=True)
             return
         self._try_polled_again()
-        for place in self._recovery_turns.take(self._places.values(), _RECOVERIES_PER_TICK):
-            files.recover(place.path)
+        for watched in self._recovery_turns.take(self._watched.values(), _RECOVERIES_PER_TICK):
+            files.recover(watched.path)
         await self._sweep(self._due())
 
     def _on_hints(self) -> None:
@@ -196,98 +196,98 @@ class Watcher:
             self._lost_hints.set()
             return
         for directory, name in hints:
-            place = self._places.get(directory)
-            if place is not None:
+            watched = self._watched.get(directory)
+            if watched is not None:
                 if not name:
-                    self._arm(place)
-                self._look(place)
+                    self._arm(watched)
+                self._check(watched)
             if directory in self._awaited:
-                self._on_the_way(directory, name)
+                self._on_ancestor(directory, name)
 
-    def _on_the_way(self, ancestor: str, name: bytes) -> None:
+    def _on_ancestor(self, ancestor: str, name: bytes) -> None:
         """Something happened where those wait whose directory does not exist."""
         waiting = self._awaited[ancestor]
-        for place in list(waiting.get(name, ())) if name else [one for some in waiting.values() for one in some]:
-            if place.listeners:  # else discarded by a callback meanwhile
-                self._arm(place)
-                self._look(place)
+        for watched in list(waiting.get(name, ())) if name else [one for some in waiting.values() for one in some]:
+            if watched.listeners:  # else discarded by a callback meanwhile
+                self._arm(watched)
+                self._check(watched)
 
-    def _due(self) -> list[_Place]:
-        if len(self._places) <= _LOOKS_PER_TICK:
-            return list(self._places.values())
+    def _due(self) -> list[_WatchedDirectory]:
+        if len(self._watched) <= _LOOKS_PER_TICK:
+            return list(self._watched.values())
         # The tick is all that the polled ones have, so they come first, but never so many that the others starve.
         polled = self._polled_turns.take(self._polled, _LOOKS_PER_TICK * 3 // 4)
-        return polled + self._turns.take(self._places.values(), _LOOKS_PER_TICK - len(polled))
+        return polled + self._turns.take(self._watched.values(), _LOOKS_PER_TICK - len(polled))
 
-    async def _sweep(self, places: list[_Place], *, arm: bool = False) -> None:
-        for start in range(0, len(places), _LOOKS_PER_SLICE):
+    async def _sweep(self, several: list[_WatchedDirectory], *, arm: bool = False) -> None:
+        for start in range(0, len(several), _LOOKS_PER_SLICE):
             if start:
                 await anyio.lowlevel.checkpoint()
-            for place in places[start : start + _LOOKS_PER_SLICE]:
-                if not place.listeners:  # discarded meanwhile
+            for watched in several[start : start + _LOOKS_PER_SLICE]:
+                if not watched.listeners:  # discarded meanwhile
                     continue
                 # Renamed ancestors, mounts and links that lead elsewhere give no event at all.
-                if arm or (place not in self._polled and _ground(place.path) != place.ground):
-                    self._arm(place)
-                self._look(place)
+                if arm or (watched not in self._polled and _ground(watched.path) != watched.ground):
+                    self._arm(watched)
+                self._check(watched)
 
     def _try_polled_again(self) -> None:
-        for place in list(islice(self._polled, _LOOKS_PER_SLICE)):
-            self._arm(place)
-            if place in self._polled:  # the limit still holds, or this one is hopeless: another one next time
+        for watched in list(islice(self._polled, _LOOKS_PER_SLICE)):
+            self._arm(watched)
+            if watched in self._polled:  # the limit still holds, or this one is hopeless: another one next time
                 return
 
-    def _arm(self, place: _Place) -> None:
-        """Have the source hint about the place, or about where its path ends for now."""
-        self._polled.pop(place, None)
+    def _arm(self, watched: _WatchedDirectory) -> None:
+        """Have the source hint about the directory, or about where its path ends for now."""
+        self._polled.pop(watched, None)
         for _ in range(_ATTEMPTS):
-            ground = _ground(place.path)
-            self._stand_on(place, ground)
+            ground = _ground(watched.path)
+            self._stand_on(watched, ground)
             try:
                 hinted = self._source.arm(ground[0])
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                self._cannot_arm(place, error)
+                self._cannot_arm(watched, error)
                 hinted = False
             if not hinted:
-                self._polled[place] = None
+                self._polled[watched] = None
                 return
             # What was created or replaced before the watch stood gave no event.
-            if _ground(place.path) == ground:
+            if _ground(watched.path) == ground:
                 return
         # Somebody creates and deletes it faster than we can follow.
-        self._polled[place] = None
+        self._polled[watched] = None
 
-    def _cannot_arm(self, place: _Place, error: OSError) -> None:
+    def _cannot_arm(self, watched: _WatchedDirectory, error: OSError) -> None:
         if error.errno not in self._reported:
             self._reported.add(error.errno)
             self._report(
-                f"no file system events for {place.path} ({error.strerror}); "
+                f"no file system events for {watched.path} ({error.strerror}); "
                 "it, and others with the same trouble, are looked at every second instead"
             )
 
-    def _stand_on(self, place: _Place, ground: Ground | None) -> None:
+    def _stand_on(self, watched: _WatchedDirectory, ground: Ground | None) -> None:
         """Note where the place's hints come from, and disarm what nobody needs any more."""
-        old, new = place.ground and place.ground[0], ground and ground[0]
-        place.ground = ground
+        old, new = watched.ground and watched.ground[0], ground and ground[0]
+        watched.ground = ground
         if old == new:
             return
-        if new is not None and new != place.path:
-            name = _next_name(new, place.path)
-            self._awaited.setdefault(new, {}).setdefault(name, set()).add(place)
+        if new is not None and new != watched.path:
+            name = _next_name(new, watched.path)
+            self._awaited.setdefault(new, {}).setdefault(name, set()).add(watched)
             self._source.names[name] += 1
-        if old is not None and old != place.path:
-            self._stop_awaiting(place, old)
+        if old is not None and old != watched.path:
+            self._stop_awaiting(watched, old)
         if old is not None and old not in self._awaited:
-            there = self._places.get(old)
+            there = self._watched.get(old)
             if there is None or there.ground is None or there.ground[0] != old:
                 self._source.disarm(old)
 
-    def _stop_awaiting(self, place: _Place, ancestor: str) -> None:
-        name = _next_name(ancestor, place.path)
+    def _stop_awaiting(self, watched: _WatchedDirectory, ancestor: str) -> None:
+        name = _next_name(ancestor, watched.path)
         names = self._awaited[ancestor]
-        names[name].remove(place)
+        names[name].remove(watched)
         if not names[name]:
             del names[name]
         if not names:
@@ -296,25 +296,25 @@ class Watcher:
         if not self._source.names[name]:
             del self._source.names[name]
 
-    def _look(self, place: _Place) -> bool:
-        """Whether something changed, which the listeners were told then."""
-        levels = _level(place.path + _STOP), _level(place.path + _ABORT)
-        if levels == place.levels:
+    def _check(self, watched: _WatchedDirectory) -> bool:
+        """Whether something changed; then the listeners were called."""
+        levels = _level(watched.path + _STOP), _level(watched.path + _ABORT)
+        if levels == watched.levels:
             return False
-        place.levels = _NOTHING if levels == _NOTHING else levels
-        self._tell(place.path, place.listeners)
+        watched.levels = _NOTHING if levels == _NOTHING else levels
+        self._notify(watched.path, watched.listeners)
         return True
 
-    def _tell(self, path: str, listeners: Iterable[Callable[[str], None]]) -> None:
+    def _notify(self, path: str, listeners: Iterable[Callable[[str], None]]) -> None:
         for on_change in listeners:
             try:
                 on_change(path)
-            except Exception as error:  # one subscriber's mistake must not make the others deaf
-                self._report(f"whoever was told that the signals in {path} changed failed: {error!r}")
+            except Exception as error:  # one listener's mistake must not silence the others
+                self._report(f"the callback for a change of the signals in {path} failed: {error!r}")
 
 
-class _Place:
-    """A directory that somebody wants to hear about, whether it exists or not."""
+class _WatchedDirectory:
+    """A directory that has listeners, whether it exists or not."""
 
     __slots__ = ("ground", "levels", "listeners", "path")
 
@@ -327,15 +327,15 @@ class _Place:
         self.ground: Ground | None = None
 
 
-class _Turns:
-    """Everybody once before anybody twice."""
+class _RoundRobin:
+    """Each directory once before any of them twice."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: list[_Place] = []
+        self._waiting: list[_WatchedDirectory] = []
 
-    def take(self, everybody: Iterable[_Place], count: int) -> list[_Place]:
+    def take(self, everybody: Iterable[_WatchedDirectory], count: int) -> list[_WatchedDirectory]:
         """The next ones, at most this many."""
         if not self._waiting:
             self._waiting = list(everybody)

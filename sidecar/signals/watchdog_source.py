@@ -39,7 +39,7 @@ else:
         """The thread that reads from the kernel. It drops unwanted names at once, because watchdog has two more threads
         behind this one, with queues that have no limit: a signal would wait there behind every other file."""
 
-        def __init__(self, source: Portable) -> None:
+        def __init__(self, source: WatchdogSource) -> None:
             super().__init__()
             self._for = source
 
@@ -52,7 +52,7 @@ else:
     class _PromptObserver(BaseObserver):
         """As watchdog's own observer on inotify, but with the two classes above."""
 
-        def __init__(self, source: Portable) -> None:
+        def __init__(self, source: WatchdogSource) -> None:
             self._reader = _PromptReader(source)
             self._reader.start()
             super().__init__(_PromptEmitter, inotify_fd=self._reader)
@@ -83,7 +83,7 @@ else:
 class _Watched(events.FileSystemEventHandler):
     """One real directory: its watch, and every spelling of its path that somebody armed."""
 
-    def __init__(self, source: Portable, path: str, identity: tuple[int, int]) -> None:
+    def __init__(self, source: WatchdogSource, path: str, identity: tuple[int, int]) -> None:
         self.source = source
         self.path = path
         self.identity = identity
@@ -111,7 +111,7 @@ class _Watched(events.FileSystemEventHandler):
                 self.source.hint(self.directories, name)
 
 
-class Portable:
+class WatchdogSource:
     """An event source. Raises OSError where watchdog cannot start."""
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class Portable:
         return None
 
 
-def _start(source: Portable) -> BaseObserver:
+def _start(source: WatchdogSource) -> BaseObserver:
     observer: BaseObserver = _PromptObserver(source) if _ON_INOTIFY else Observer()
     observer.start()
     return observer

@@ -388,7 +388,7 @@ async def apply_abort_line(context: Context, answer: str) -> None:
     )
     context.emit(kinds.WARNING, {"text": warning})
     directory = layout.run_directory(services.root, services.run_id)
-    path = files.write(directory, "abort", reason, files.signed(run_id=services.run_id))
+    path = files.write(directory, "abort", reason, files.new_trailers(run_id=services.run_id))
     # The step must not complete meanwhile, and be the last one: then the run would be completed.
     while files.present(path):  # noqa: ASYNC110 - it ends by being cancelled
         await anyio.sleep(_LOOK_S)

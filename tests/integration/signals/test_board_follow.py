@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.model import ulid
 from sidecar.signals import files
-from sidecar.signals.board import Board, Subject
+from sidecar.signals.board import Board, SignalScope
 from sidecar.signals.watch import Watcher, source_for
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
     run_id = ulid.new()
     directories = (str(tmp_path), str(tmp_path / "workspace"), str(tmp_path / "runs" / run_id))
     (tmp_path / "workspace").mkdir()
-    board = Board(Subject(run_id, directories))
+    board = Board(SignalScope(run_id, directories))
     watcher = Watcher(source_for("auto", print), print, tick_s=600)  # events alone have to do it
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
@@ -41,12 +41,12 @@ async def until(board: Board, condition: Callable[[], bool]) -> None:
 
 
 async def test_a_file_in_each_place_reaches_the_board_by_event(board: Board, tmp_path: Path) -> None:
-    (tmp_path / "runs" / board.subject.run_id).mkdir(parents=True)
-    for directory in board.subject.directories:
+    (tmp_path / "runs" / board.scope.run_id).mkdir(parents=True)
+    for directory in board.scope.directories:
         (tmp_path / directory / ".stop").write_text("enough")
-        await until(board, board.is_stop_requested)
+        await until(board, lambda: board.stop is not None)
         (tmp_path / directory / ".stop").unlink()
-        await until(board, lambda: not board.is_stop_requested())
+        await until(board, lambda: board.stop is None)
 
 
 async def test_the_reason_of_an_abort_arrives_after_the_abort(board: Board, tmp_path: Path) -> None:
@@ -59,15 +59,15 @@ async def test_the_reason_of_an_abort_arrives_after_the_abort(board: Board, tmp_
 
 
 async def test_a_stop_that_is_overdue_becomes_an_abort_without_any_event(board: Board, tmp_path: Path) -> None:
-    files.write(str(tmp_path / "workspace"), "stop", "please", files.signed(timeout_s=0.2))
-    await until(board, board.is_stop_requested)
+    files.write(str(tmp_path / "workspace"), "stop", "please", files.new_trailers(timeout_s=0.2))
+    await until(board, lambda: board.stop is not None)
     await until(board, lambda: board.abort is not None)
 
 
 async def test_a_timeout_counts_although_another_stop_is_the_one_that_is_shown(board: Board, tmp_path: Path) -> None:
     (tmp_path / ".stop").write_text("shown")
-    await until(board, board.is_stop_requested)
-    files.write(str(tmp_path / "workspace"), "stop", "please", files.signed(timeout_s=0.2))
+    await until(board, lambda: board.stop is not None)
+    files.write(str(tmp_path / "workspace"), "stop", "please", files.new_trailers(timeout_s=0.2))
     await until(board, lambda: board.abort is not None)
     assert board.abort
     assert board.abort.reason == "please (not stopped within 0.2 s)"
@@ -75,7 +75,7 @@ async def test_a_timeout_counts_although_another_stop_is_the_one_that_is_shown(b
 
 async def test_a_followed_board_lets_its_directories_go(tmp_path: Path) -> None:
     watcher = Watcher(source_for("auto", print), print)
-    board = Board(Subject(ulid.new(), (str(tmp_path),)))
+    board = Board(SignalScope(ulid.new(), (str(tmp_path),)))
     async with anyio.create_task_group() as group:
         await group.start(board.follow, watcher)
         group.cancel_scope.cancel()
@@ -83,4 +83,4 @@ async def test_a_followed_board_lets_its_directories_go(tmp_path: Path) -> None:
     heard: list[str] = []
     watcher.add(str(tmp_path), heard.append)
     assert heard == [str(tmp_path)]
-    assert not board.is_stop_requested()
+    assert board.stop is None

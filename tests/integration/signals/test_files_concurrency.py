@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.signals import files
-from sidecar.signals.files import Trailers, signed
+from sidecar.signals.files import Trailers, new_trailers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def test_owners_that_clear_the_same_signal_at_once_are_all_told_that_it_is_gone(
     directory = str(tmp_path)
     with ThreadPoolExecutor(owners) as pool:
         for _ in range(40):
-            files.write(directory, "stop", "why", signed())
+            files.write(directory, "stop", "why", new_trailers())
             signals = [files.read(directory, "stop") for _ in range(owners)]
             assert None not in signals
             assert list(pool.map(files.clear, [signal for signal in signals if signal])) == [True] * owners
@@ -65,7 +65,7 @@ def test_a_signal_written_while_several_owners_clear_the_former_one_always_stand
     directory = str(tmp_path)
     with ThreadPoolExecutor(4) as pool:
         for number in range(150):
-            files.write(directory, "stop", "old", signed())
+            files.write(directory, "stop", "old", new_trailers())
             old = files.read(directory, "stop")
             assert old is not None
             clears = [pool.submit(files.clear, old) for _ in range(2)]
@@ -83,7 +83,7 @@ def test_a_signal_written_while_several_owners_clear_the_former_one_always_stand
 
 def test_a_writer_between_an_owners_look_and_its_clear_is_not_lost(tmp_path: Path) -> None:
     directory = str(tmp_path)
-    files.write(directory, "stop", "old", signed())
+    files.write(directory, "stop", "old", new_trailers())
     looked_at = files.read(directory, "stop")
     assert looked_at is not None
     subprocess.run([sys.executable, "-c", WRITER.replace("abort", "stop"), directory, "N", "1"], check=True)

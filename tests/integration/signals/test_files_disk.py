@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.signals import files
-from sidecar.signals.files import signed
+from sidecar.signals.files import new_trailers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +135,7 @@ print(files.clear(old), flush=True)
     with subprocess.Popen(command, cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "looked\n"
-        files.write(str(workspace), "stop", "new", signed())
+        files.write(str(workspace), "stop", "new", new_trailers())
         assert owner.communicate("go on\n")[0] == "False\n"
     assert os.listdir(workspace) == [".stop"]
     assert (workspace / ".stop").read_text(encoding="utf-8").startswith("new\n\n")

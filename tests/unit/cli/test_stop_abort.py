@@ -46,7 +46,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_it_is_stopped_leads_nowher
     inside = project / "inside"
     workspace = inside / ".swissarmyhammer" / "workspaces" / "w"
     workspace.mkdir(parents=True)
-    signed = files.signed
+    signed = files.new_trailers
 
     def swap_first(**given: Any) -> files.Trailers:
         """Between the look at the workspace and the write into it."""

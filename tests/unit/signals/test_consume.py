@@ -13,9 +13,9 @@ from sidecar import layout
 from sidecar.errors import SignalError
 from sidecar.model import ulid
 from sidecar.signals import files, receipts, run_lock
-from sidecar.signals.board import Board, Subject
+from sidecar.signals.board import Board, SignalScope
 from sidecar.signals.files import Signal
-from sidecar.signals.receipts import clear_leftovers, consume
+from sidecar.signals.receipts import clear_stale, consume
 from sidecar.signals.run_lock import RunLock
 
 
@@ -39,7 +39,7 @@ class Project:
         self.locks[run_id].release()
 
     def signal(self, directory: str, kind: files.Kind = "stop", run_id: str | None = None) -> Signal:
-        files.write(directory, kind, "why", files.signed(run_id=run_id))
+        files.write(directory, kind, "why", files.new_trailers(run_id=run_id))
         found = files.read(directory, kind)
         assert found
         return found
@@ -47,7 +47,7 @@ class Project:
     def board(self, run_id: str) -> Board:
         directories = (self.state, self.workspace, layout.run_directory(self.root, run_id))
         mark = run_lock.mark(self.root, run_id)
-        return Board(Subject(run_id, directories, mark.standing if mark else frozenset()))
+        return Board(SignalScope(run_id, directories, mark.standing if mark else frozenset()))
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_what_cannot_be_removed_is_an_error_and_the_receipt_stands(project: Proj
 def test_a_start_clears_an_older_abort_and_says_so(project: Project) -> None:
     signal = project.signal(project.state, "abort")
     run_id = project.start_run()
-    warnings = clear_leftovers(project.root, project.board(run_id))
+    warnings = clear_stale(project.root, project.board(run_id))
     assert len(warnings) == 1
     assert signal.path in warnings[0]
     assert not files.present(signal.path)
@@ -113,16 +113,16 @@ def test_a_start_leaves_an_older_abort_that_another_live_run_is_still_to_take(pr
     project.start_run()
     signal = project.signal(project.state, "abort")
     run_id = project.start_run()
-    assert clear_leftovers(project.root, project.board(run_id)) == []
+    assert clear_stale(project.root, project.board(run_id)) == []
     assert files.present(signal.path)
 
 
 def test_a_start_clears_a_stop_that_has_expired(project: Project) -> None:
-    written = files.signed()
+    written = files.new_trailers()
     written.expires_at = files.timestamp(time.time() - 1)
     path = files.write(project.workspace, "stop", "was for yesterday", written)
     run_id = project.start_run()
-    warnings = clear_leftovers(project.root, project.board(run_id))
+    warnings = clear_stale(project.root, project.board(run_id))
     assert not files.present(path)
     assert "expired (was for yesterday)" in warnings[0]
 
@@ -131,11 +131,11 @@ def test_a_leftover_stays_as_long_as_nobody_can_be_told_what_became_of_it(projec
     signal = project.signal(project.state, "abort")
     run_id = project.start_run()
     os.makedirs(f"{signal.path}{receipts.SUFFIX}/in the way")  # as a disk that is full
-    (warning,) = clear_leftovers(project.root, project.board(run_id))
+    (warning,) = clear_stale(project.root, project.board(run_id))
     assert "cannot write the receipt" in warning
     assert files.present(signal.path)
     os.removedirs(f"{signal.path}{receipts.SUFFIX}/in the way")
-    clear_leftovers(project.root, project.board(run_id))
+    clear_stale(project.root, project.board(run_id))
     receipt = receipts.read(signal.path)
     assert receipt is not None
     assert (receipt["state"], receipt["removed"], files.present(signal.path)) == ("expired", True, False)

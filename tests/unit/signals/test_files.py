@@ -21,11 +21,11 @@ from sidecar.signals.files import (
     Locked,
     Trailers,
     clear,
+    new_trailers,
     path_of,
     present,
     read,
     recover,
-    signed,
     write,
 )
 
@@ -58,7 +58,7 @@ def promptly(function: Callable[..., Result], *arguments: object) -> Result:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_is_read_back(directory: str, kind: files.Kind) -> None:
-    trailers = signed()
+    trailers = new_trailers()
     path = write(directory, kind, "Tests are red\n\non main", trailers)
     signal = found(directory, kind)
     assert (signal.kind, signal.path, signal.reason, signal.trailers) == (
@@ -207,7 +207,7 @@ def test_writing_over_an_odd_thing_replaces_it_and_not_what_it_points_to(
 ) -> None:
     path = path_of(directory, "stop")
     make(path)
-    write(directory, "stop", "why", signed())
+    write(directory, "stop", "why", new_trailers())
     assert stat.S_ISREG(os.lstat(path).st_mode)
     assert found(directory, "stop").reason == "why"
     if os.path.lexists(path + "-secret"):
@@ -228,7 +228,7 @@ def test_writing_where_a_directory_stands_is_refused_and_leaves_no_temporary_fil
 ) -> None:
     make(path_of(directory, "abort"))
     with pytest.raises(SignalError, match="it is a directory, which signals abort already"):
-        write(directory, "abort", "why", signed())
+        write(directory, "abort", "why", new_trailers())
     assert os.listdir(directory) == [".abort"]
 
 
@@ -270,7 +270,7 @@ def swap_after_look(monkeypatch: pytest.MonkeyPatch, swap: Callable[[], None]) -
 def test_a_signal_that_vanishes_between_look_and_read_still_was_one(
     directory: str, kind: files.Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(directory, kind, "why", signed())
+    path = write(directory, kind, "why", new_trailers())
     swap_after_look(monkeypatch, lambda: os.unlink(path))
     assert found(directory, kind).reason == DEFAULT_REASONS[kind]
     assert read(directory, kind) is None
@@ -280,7 +280,7 @@ def test_a_signal_that_vanishes_between_look_and_read_still_was_one(
 def test_a_file_that_is_swapped_for_something_odd_after_the_look_neither_blocks_nor_leaks(
     directory: str, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(directory, "abort", "why", signed())
+    path = write(directory, "abort", "why", new_trailers())
 
     def swap() -> None:
         os.unlink(path)
@@ -297,7 +297,7 @@ def test_a_file_that_is_swapped_for_something_odd_after_the_look_neither_blocks_
 
 def test_clearing_in_a_directory_that_is_gone_is_fine(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
-    write(str(tmp_path / "ws"), "stop", "why", signed())
+    write(str(tmp_path / "ws"), "stop", "why", new_trailers())
     signal = found(str(tmp_path / "ws"), "stop")
     os.unlink(signal.path)
     (tmp_path / "ws").rmdir()
@@ -320,7 +320,7 @@ def test_a_file_that_was_only_written_into_is_newer_even_with_the_same_size_and_
 def test_a_file_that_was_replaced_by_an_odd_thing_is_not_taken_for_it(
     directory: str, make: Callable[[str], None]
 ) -> None:
-    write(directory, "stop", "old", signed())
+    write(directory, "stop", "old", new_trailers())
     old = found(directory, "stop")
     os.unlink(old.path)
     make(old.path)
@@ -346,14 +346,14 @@ def test_where_hard_links_cannot_be_made_a_newer_signal_is_put_back_and_never_ov
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    write(directory, "stop", "old", signed())
+    write(directory, "stop", "old", new_trailers())
     old = found(directory, "stop")
-    write(directory, "stop", "new", signed())
+    write(directory, "stop", "new", new_trailers())
     assert not clear(old)
     assert found(directory, "stop").reason == "new"
 
     os.rename(path_of(directory, "stop"), path_of(directory, "stop") + ".taken")
-    write(directory, "stop", "newer still", signed())
+    write(directory, "stop", "newer still", new_trailers())
     recover(directory)
     assert found(directory, "stop").reason == "newer still"
     assert os.listdir(directory) == [".stop"]
@@ -361,7 +361,7 @@ def test_where_hard_links_cannot_be_made_a_newer_signal_is_put_back_and_never_ov
 
 def test_a_signal_left_aside_is_put_back_by_recover_and_by_the_next_clear(directory: str) -> None:
     path = path_of(directory, "abort")
-    write(directory, "abort", "why", signed())
+    write(directory, "abort", "why", new_trailers())
     signal = found(directory, "abort")
     os.rename(path, path + ".taken")
     recover(directory)
@@ -372,7 +372,7 @@ def test_a_signal_left_aside_is_put_back_by_recover_and_by_the_next_clear(direct
 
 
 def test_a_stranger_who_holds_a_lock_on_the_directory_delays_a_clear_but_cannot_prevent_it(directory: str) -> None:
-    write(directory, "stop", "why", signed())
+    write(directory, "stop", "why", new_trailers())
     with Locked(directory):
         assert promptly(clear, found(directory, "stop"))
     assert os.listdir(directory) == []
@@ -381,11 +381,11 @@ def test_a_stranger_who_holds_a_lock_on_the_directory_delays_a_clear_but_cannot_
 def test_no_descriptor_is_left_open(directory: str) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     for _ in range(20):
-        write(directory, "stop", "why", signed())
+        write(directory, "stop", "why", new_trailers())
         assert clear(found(directory, "stop"))
         recover(directory)
         with pytest.raises(SignalError):
-            write(directory + "/missing", "stop", "why", signed())
+            write(directory + "/missing", "stop", "why", new_trailers())
     assert before is None or len(os.listdir("/proc/self/fd")) <= before
 
 
@@ -396,7 +396,7 @@ def test_a_signal_that_was_read_before_its_content_came_is_still_that_signal(tmp
     assert early is not None
     with path.open("a") as file:  # as a shell does between `>` and the end of `echo`
         file.write("tests are red\n")
-    late = files.settled(early)
+    late = files.with_late_content(early)
     assert late.reason == "tests are red"
     assert files.clear(late)
     assert not path.exists()
@@ -409,7 +409,7 @@ def test_a_signal_that_was_replaced_since_it_was_read_is_another(tmp_path: Path)
     assert early is not None
     (tmp_path / "new").write_text("newer\n")
     (tmp_path / "new").rename(path)
-    assert files.settled(early) is early
+    assert files.with_late_content(early) is early
     assert not files.clear(early)
     assert path.exists()
 
@@ -442,7 +442,7 @@ def test_a_directory_is_inside_of_a_project_however_the_project_is_spelt(tmp_pat
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "Project").symlink_to("project")
     workspace = str(tmp_path / "project" / "ws")
-    write(workspace, "stop", "why", signed(), inside=str(tmp_path / "Project"))
+    write(workspace, "stop", "why", new_trailers(), inside=str(tmp_path / "Project"))
     assert found(workspace, "stop").reason == "why"
     with pytest.raises(SignalError, match="leads outside the project"):
-        write(str(tmp_path / "elsewhere"), "stop", "why", signed(), inside=str(tmp_path / "Project"))
+        write(str(tmp_path / "elsewhere"), "stop", "why", new_trailers(), inside=str(tmp_path / "Project"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.signals import files, receipts
-from sidecar.signals.files import signed
+from sidecar.signals.files import new_trailers
 from sidecar.signals.receipts import ReceiptProcess, RunOutcome
 
 WHOLE: dict[str, object] = {
@@ -27,7 +27,7 @@ WHOLE: dict[str, object] = {
 
 
 def signal_in(directory: Path, reason: str = "why") -> files.Signal:
-    files.write(str(directory), "abort", reason, signed())
+    files.write(str(directory), "abort", reason, new_trailers())
     signal = files.read(str(directory), "abort")
     assert signal is not None
     return signal

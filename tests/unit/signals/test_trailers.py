@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.model import ulid
-from sidecar.signals.files import MAX_BYTES, Trailers, compose, moment, parse, signed, timestamp
+from sidecar.signals.files import MAX_BYTES, Trailers, compose, new_trailers, parse, parse_timestamp, timestamp
 
 quick = settings(deadline=None, database=None)
 
@@ -87,7 +87,7 @@ def test_arbitrary_values_of_trailers_never_raise_and_never_become_something_els
     if reason == "why" and lines:
         assert found.timeout_s is None or found.timeout_s > 0
         assert found.run_id is None or ulid.is_valid(found.run_id)
-        assert found.expires_at is None or moment(found.expires_at) is not None
+        assert found.expires_at is None or parse_timestamp(found.expires_at) is not None
 
 
 def test_the_format_is_the_one_of_the_contract() -> None:
@@ -170,12 +170,12 @@ def test_a_reason_that_cannot_be_encoded_at_all_still_makes_a_signal() -> None:
 
 def test_signed_says_who_when_and_which() -> None:
     before = int(time.time())
-    made = signed(run_id="0" * 26, timeout_s=2.0)
+    made = new_trailers(run_id="0" * 26, timeout_s=2.0)
     assert ulid.is_valid(made.signal_id or "")
     assert made.requested_by is not None
     assert made.requested_by.endswith(f"@{os.uname().nodename}")
     assert made.requested_at is not None
-    assert before <= (moment(made.requested_at) or 0) <= time.time()
+    assert before <= (parse_timestamp(made.requested_at) or 0) <= time.time()
     assert (made.run_id, made.timeout_s, made.expires_at) == ("0" * 26, 2.0, None)
     assert parse(compose("why", made)) == ("why", made)
 
@@ -184,4 +184,4 @@ def test_signed_says_who_when_and_which() -> None:
 @quick
 def test_any_moment_survives_the_trip_to_text_and_back(when: datetime.datetime) -> None:
     seconds = when.replace(microsecond=0).timestamp()
-    assert moment(timestamp(seconds)) == seconds
+    assert parse_timestamp(timestamp(seconds)) == seconds

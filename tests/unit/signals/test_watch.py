@@ -45,7 +45,7 @@ async def ticks(watcher: Watcher, condition: list[str], count: int = 1) -> None:
 @linux
 def test_the_setting_chooses_the_source(setting: str) -> None:
     source = source_for(setting, no_report)
-    expected = {"auto": "Inotify", "inotify": "Inotify", "watchdog": "Portable", "polling": "Polling"}
+    expected = {"auto": "Inotify", "inotify": "Inotify", "watchdog": "WatchdogSource", "polling": "Polling"}
     assert type(source).__name__ == expected[setting]
     source.close()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from watchdog.events import DirDeletedEvent, FileCreatedEvent
 
-from sidecar.signals.watchdog_source import Portable
+from sidecar.signals.watchdog_source import WatchdogSource
 
 
 @pytest.fixture
-def source() -> Iterator[Portable]:
-    source = Portable()
+def source() -> Iterator[WatchdogSource]:
+    source = WatchdogSource()
     source.names[b".stop"] += 1
     yield source
     source.close()
@@ -22,7 +22,7 @@ def source() -> Iterator[Portable]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere watchdog holds nothing back")
-def test_watchdog_is_never_asked_for_what_it_would_hold_back(source: Portable, tmp_path: Path) -> None:
+def test_watchdog_is_never_asked_for_what_it_would_hold_back(source: WatchdogSource, tmp_path: Path) -> None:
     source.arm(str(tmp_path))
     moved_from = 0x40
     (emitter,) = source._observer.emitters
@@ -30,7 +30,7 @@ def test_watchdog_is_never_asked_for_what_it_would_hold_back(source: Portable, t
 
 
 def test_a_directory_that_was_deleted_gets_a_new_watch_even_if_its_thread_still_lives(
-    source: Portable, tmp_path: Path
+    source: WatchdogSource, tmp_path: Path
 ) -> None:
     source.arm(str(tmp_path))
     (watched,), (emitter,) = source._watched.values(), source._observer.emitters
@@ -44,7 +44,7 @@ def test_a_directory_that_was_deleted_gets_a_new_watch_even_if_its_thread_still_
 
 
 def test_an_event_that_cannot_be_understood_ends_no_thread_and_renews_the_watch(
-    source: Portable, tmp_path: Path
+    source: WatchdogSource, tmp_path: Path
 ) -> None:
     source.arm(str(tmp_path))
     (watched,) = source._watched.values()
@@ -52,7 +52,7 @@ def test_an_event_that_cannot_be_understood_ends_no_thread_and_renews_the_watch(
     assert source.drain() == {(str(tmp_path), b"")}
 
 
-def test_only_wanted_names_are_hinted(source: Portable, tmp_path: Path) -> None:
+def test_only_wanted_names_are_hinted(source: WatchdogSource, tmp_path: Path) -> None:
     source.arm(str(tmp_path))
     (watched,) = source._watched.values()
     real = tmp_path.resolve()

@@ -198,7 +198,7 @@ class World:
 
     def signal(self, kind: Any, directory: Path, reason: str = "why", **more: Any) -> str:
         """As `sidecar stop` and `abort` write it; its id."""
-        signed = files.signed(**more)
+        signed = files.new_trailers(**more)
         files.write(str(directory), kind, reason, signed)
         return signed.signal_id or ""
 
