@@ -48,21 +48,21 @@ async def run(keeper: Agent, command: TerminalCommand, terminal: int) -> int | N
         process = _start(keeper, command, terminal)
         with anyio.move_on_after(command.timeout_s) as limit:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_kill_without, keeper)
+                tasks.start_soon(_kill_without_keeper, keeper)
                 await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
                 tasks.cancel_scope.cancel()
         if limit.cancelled_caught:
             await keeper.end("timeout")
             return None
         code = process.returncode
-        await _settle(keeper, code)
+        await _finish(keeper, code)
         return code
     except BaseException:
         await keeper.end("abort")
         raise
     finally:
         if process is not None:
-            process.poll()  # cancelled before the thread had begun, nobody else would collect it
+            process.poll()  # cancelled before the thread had begun, it would stay a zombie
 
 
 def _start(keeper: Agent, command: TerminalCommand, terminal: int) -> subprocess.Popen[bytes]:
@@ -88,13 +88,13 @@ def _inside(group: str | None) -> list[str]:
     return ["sh", "-c", 'echo 0 2>/dev/null >"$0/cgroup.procs"; exec "$@"', group] if group else []
 
 
-async def _kill_without(keeper: Agent) -> None:
-    """Whoever kills the keeper alone takes the supervision away: then the command goes, too."""
+async def _kill_without_keeper(keeper: Agent) -> None:
+    """The keeper was killed alone, and the supervision with it: then the command is killed, too."""
     await keeper.over()
     keeper.tree.kill_now()
 
 
-async def _settle(keeper: Agent, code: int) -> None:
+async def _finish(keeper: Agent, code: int) -> None:
     """The command is over, and so is the agent; what it left in the background goes with it, as with any other."""
     if any(row.pid != keeper.pid for row in await keeper.tree.living()):
         await keeper.end("shutdown")

@@ -45,7 +45,7 @@ def why_not() -> str | None:
     try:
         if not os.access(os.path.join(probe, "cgroup.kill"), os.W_OK):
             return "this kernel has no cgroup.kill (Linux 5.14 has)"
-        # There and back, as the sentinel goes for each agent: only doing it tells whether it is allowed.
+        # There and back, as the sentinel goes for each agent: only doing it shows whether it is allowed.
         script = 'echo 0 > "$1/cgroup.procs" && echo 0 > "$2/cgroup.procs"'
         moved = subprocess.run(  # noqa: S603
             ["/bin/sh", "-c", script, "sh", probe, base], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False
@@ -76,13 +76,13 @@ def enter(path: str) -> None:
 
 
 def pids(path: str) -> list[int]:
-    """Who lives in the group and in the groups that its members made below it."""
+    """The processes in the group and in the groups that its members made below it."""
     found: list[int] = []
     for directory, _, names in os.walk(path):
         if "cgroup.procs" in names:
             try:
                 with open(os.path.join(directory, "cgroup.procs"), encoding="ascii") as file:
-                    # 0 stands for somebody in a pid namespace that we do not see into.
+                    # 0 stands for a process in a pid namespace that we do not see into.
                     found += [int(line) for line in file if line != "0\n"]
             except OSError:  # gone since, or a threaded group, whose members its parent lists
                 continue
@@ -90,7 +90,7 @@ def pids(path: str) -> list[int]:
 
 
 def is_populated(path: str) -> bool:
-    """Whether anybody lives in the group or below it."""
+    """Whether a process lives in the group or below it."""
     try:
         with open(os.path.join(path, "cgroup.events"), encoding="ascii") as file:
             return "populated 1\n" in file.read()
@@ -99,7 +99,7 @@ def is_populated(path: str) -> bool:
 
 
 def kill(path: str) -> bool:
-    """Kill everybody in the group, the ones being born included."""
+    """Kill all processes in the group, the ones being born included."""
     try:
         file = os.open(os.path.join(path, "cgroup.kill"), os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -114,7 +114,7 @@ def kill(path: str) -> bool:
 
 
 def sweep(base: str) -> None:
-    """Remove empty groups that somebody who was killed left behind; young ones may be about to be entered."""
+    """Remove empty groups that killed owners left behind; young ones may be about to be entered."""
     try:
         names = [name for name in os.listdir(base) if name.startswith(PREFIX)]
     except OSError:
@@ -129,7 +129,7 @@ def sweep(base: str) -> None:
 
 
 def remove(path: str) -> bool:
-    """Remove the group with what was made below it; False while somebody lives there."""
+    """Remove the group with what was made below it; False while a process lives there."""
     for directory, _, _ in os.walk(path, topdown=False):
         try:
             os.rmdir(directory)

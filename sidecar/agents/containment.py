@@ -50,9 +50,9 @@ class Containment:
 
 @dataclass(frozen=True, slots=True)
 class ContainmentReport:
-    """What `doctor` says."""
+    """What `doctor` shows."""
 
-    in_force: Name
+    name: Name
     forced: bool
     why_not_better: tuple[tuple[Name, str], ...]
     cannot_catch: str
@@ -71,7 +71,7 @@ def choose(setting: Setting = "auto") -> Containment:
 
 
 def report(setting: Setting = "auto") -> ContainmentReport:
-    """Which containment is in force, why not a better one, and what it cannot catch."""
+    """Which containment is used, why not a better one, and what it cannot catch."""
     name = choose(setting).name
     missing = _missing("auto")
     better = _names()[: _names().index(name)]

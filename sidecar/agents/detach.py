@@ -1,6 +1,6 @@
-"""A process that outlives us: in a session of its own, away from the terminal, known to have begun before we go on.
+"""Starts a process that outlives this one: in a session of its own, away from the terminal, known to have begun.
 
-It says so on a pipe that it inherits: one line, `begun` or what went wrong. One that ends without a word has died.
+It reports on a pipe that it inherits: one line, `begun` or what went wrong. One that ends without a line has died.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ async def start(
         finally:
             os.close(write)
         try:
-            said = await _line(read, within_s)
+            report = await _line(read, within_s)
         except BaseException:
-            _end(process)  # nobody waits for its word any more, so nobody would know of it
+            _end(process)  # its report would not be read any more, so it would run unnoticed
             raise
     finally:
         os.close(read)
-    if said is None:
+    if report is None:
         _end(process)
         raise SidecarError(f"it had not begun within {within_s:g} s, and was ended; {log_path} may say why")
-    # It is over already: by its first word, what was started has let go of us. If not, that is no reason to hang.
+    # It is over already: when it reports, what was started has left us. If not, that is no reason to hang.
     with anyio.move_on_after(_LET_GO_S):
         while process.poll() is None:  # noqa: ASYNC110 - it is a moment
             await anyio.sleep(_LOOK_S)
-    if said != _BEGUN:
-        raise SidecarError(said or f"it ended before it had begun{_last_words(log_path)}")
+    if report != _BEGUN:
+        raise SidecarError(report or f"it ended before it had begun{_last_line(log_path)}")
 
 
 class Starter:
-    """Our end of it, in the process that was started: whoever did that waits for a word."""
+    """The other end of it, in the process that was started: its starter waits for the report."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -64,22 +64,22 @@ class Starter:
 
     @staticmethod
     def let_go() -> None:
-        """Become a child of nobody who would have to wait for us. Before anything else: threads do not survive it."""
+        """Leave the starter, which need not wait for this process then. Before anything else: no thread survives it."""
         if os.fork():
             os._exit(0)
 
     def begun(self) -> None:
-        """All is well: the other may go. What is said later is not heard."""
-        self._say(_BEGUN)
+        """Report that it has begun. Later reports are not read."""
+        self._report(_BEGUN)
 
     def failed(self, why: str) -> None:
-        """It came to nothing."""
-        self._say(" ".join(why.split()))
+        """Report why it has not begun."""
+        self._report(" ".join(why.split()))
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if self._descriptor < 0:
             return
-        with contextlib.suppress(OSError):  # the other did not wait
+        with contextlib.suppress(OSError):  # the starter did not wait
             os.write(self._descriptor, text.encode("utf-8", "replace")[: _LONGEST - 1] + b"\n")
         os.close(self._descriptor)
         self._descriptor = -1
@@ -113,7 +113,7 @@ def _spawned(
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """What has not begun has nothing to lose. It leads its group, and while we have not waited for it the number of
-    that group is nobody else's, also after it has let go of us."""
+    that group is not given to another group, also after it has left us."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -134,7 +134,7 @@ async def _line(descriptor: int, within_s: float) -> str | None:
     return None
 
 
-def _last_words(log_path: str) -> str:
+def _last_line(log_path: str) -> str:
     try:
         with open(log_path, "rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))

@@ -91,7 +91,7 @@ async def end_tree(endable: Endable, *, polite: bool) -> Casualties:
 
 
 def left_nothing(endable: Endable, *, orphans: bool) -> Casualties | None:
-    """The casualties of a command that exited and left no process; None where a reading has to tell.
+    """The casualties of a command that exited and left no process; None where the table has to be read.
 
     `orphans`: whether the sentinel has adopted processes that live.
     """
@@ -330,7 +330,7 @@ class Tree:
                 self._lineage.known |= {row.identity for row in members}
                 return members
             await anyio.sleep(_DYING_S)  # counted, yet no longer listed: a process is dying
-        # The group is empty, or does not tell who is in it. Only now the whole table is read: did a process leave it?
+        # The group is empty, or does not show who is in it. Only now the whole table is read: did a process leave it?
         for _ in range(1 if self._group else EMPTY_SNAPSHOTS):
             snapshot = await self._shared.snapshot(at_once=at_once)
             # An orphan that dropped every mark has an agent: the only one, where there is only one.

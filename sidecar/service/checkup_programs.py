@@ -34,7 +34,7 @@ def containment_in_force(settings: Settings) -> Iterator[DoctorFinding]:
     except SidecarError as error:
         yield problem("containment", str(error), "set `containment: auto`")
         return
-    yield fine("containment", f"{report.in_force}" + (" (as set)" if report.forced else ""))
+    yield fine("containment", f"{report.name}" + (" (as set)" if report.forced else ""))
     for name, why in report.why_not_better:
         yield note("containment", f"not {name}: {why}")
     yield fine("containment", f"cannot catch: {report.cannot_catch}")

@@ -64,7 +64,7 @@ class Adapter:
     name: AdapterName
     prompt_via: PromptVia  # where the definition does not say
     arguments: Callable[[AdapterCall], list[str]]  # all behind the program, the prompt included where it is an argument
-    parser: Callable[[Clock], Parser]  # the clock tells seconds since the epoch
+    parser: Callable[[Clock], Parser]  # the clock gives seconds since the epoch
     prints_json: bool = True  # a JSON object a line, for programs; else what it prints is for people
     program: str | None = None  # None: the definition has the argv
     package: str = ""  # where npm has the program

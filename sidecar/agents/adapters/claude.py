@@ -37,7 +37,7 @@ def _arguments(call: AdapterCall) -> list[str]:
         program, *rest = call.mcp["command"]
         server = {"type": "stdio", "command": program, "args": rest, "env": dict(call.mcp["env"])}
         words += ["--mcp-config", json.dumps({"mcpServers": {MCP_SERVER: server}})]
-        # Headless there is nobody to permit a call of our own tools.
+        # Headless, no person can permit a call of our own tools.
         words += ["--allowedTools", f"mcp__{MCP_SERVER}"]
     words += definition.args
     # Several of its options take as many words as follow: only `--` keeps the prompt from becoming one of them.
@@ -170,6 +170,6 @@ CLAUDE = Adapter(
     prompt_via="stdin",
     arguments=_arguments,
     parser=lambda clock: JsonLines(_Interpreter(), clock=clock),
-    # Without it nothing tells that the agent waits for a permission.
+    # Without it nothing shows that the agent waits for a permission.
     environment={"CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"},
 )

@@ -22,10 +22,10 @@ from sidecar.agents.adapters.adapter import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Items that are something done; the others are something said or thought.
+# Items that are actions; the others are messages and reasoning.
 _TOOLS = frozenset({"command_execution", "mcp_tool_call", "file_change", "web_search", "collab_tool_call"})
 _RECONNECTING = re.compile(r"Reconnecting\.\.\. \d+/\d+")
-# Codex tells of a limit in prose only. These are its own two sentences, not any text with "limit" in it.
+# Codex reports a limit in prose only. These are its own two sentences, not any text with "limit" in it.
 _RATE_LIMIT = re.compile(r"last status: 429\b|hit your usage limit")
 _TRY_AGAIN = re.compile(r"try again at (?:([A-Z][a-z]{2} \d{1,2})(?:st|nd|rd|th), (\d{4}) )?(\d{1,2}:\d{2} [AP]M)")
 _NEEDS_APPROVAL = re.compile(r"requires approval")
@@ -101,7 +101,7 @@ def _trouble(message: str, account: Account, now: float) -> None:
     if _RECONNECTING.match(message):
         account.waits("rate_limit" if is_limit else "retry", None, message)
         return
-    if message and message != account.error:  # it tells its last error twice
+    if message and message != account.error:  # it reports its last error twice
         account.failed(message)
     if is_limit:
         account.waits("rate_limit", _moment(message, now), message)

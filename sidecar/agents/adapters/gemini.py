@@ -17,7 +17,7 @@ from sidecar.agents.adapters.adapter import (
     text_of,
 )
 
-# That it waits and asks again, it says on stderr only.
+# That it waits and asks again is on stderr only.
 _RETRYING_AFTER = re.compile(r"Retrying after (\d{1,9})ms")
 _RETRYING = re.compile(r"Attempt \d+ failed with status (\d+)")
 _RATE_LIMIT = re.compile(r'"code": ?429\b|RESOURCE_EXHAUSTED')
@@ -25,7 +25,7 @@ _RATE_LIMIT = re.compile(r'"code": ?429\b|RESOURCE_EXHAUSTED')
 
 def _arguments(call: AdapterCall) -> list[str]:
     definition = call.assignment.definition
-    # In a directory that nobody has trusted yet it refuses to run, and headless there is nobody to trust it.
+    # In a directory that is not trusted yet it refuses to run, and headless no person can trust it.
     words = ["--output-format", "stream-json", "--skip-trust"]
     if definition.model is not None:
         words += ["--model", definition.model]
@@ -85,7 +85,7 @@ def _result(message: dict[str, Any], account: Account) -> None:
 def _interpret_stderr(line: str, account: Account, now: float) -> None:
     after = _RETRYING_AFTER.search(line)
     retrying = _RETRYING.search(line)
-    if after:  # it says this of quotas only; every other reason has the sentence below
+    if after:  # this is for quotas only; every other reason has the sentence below
         account.waits("rate_limit", now + int(after.group(1)) / 1000)
     elif retrying:
         account.waits("rate_limit" if retrying.group(1) == "429" else "retry", None)

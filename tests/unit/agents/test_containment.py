@@ -22,13 +22,13 @@ def test_the_best_that_works_is_chosen() -> None:
     expected = "cgroup" if cgroup.why_not() is None else "reaper"
     assert choose("auto").name == expected
     told = report("auto")
-    assert (told.in_force, told.forced) == (expected, False)
+    assert (told.name, told.forced) == (expected, False)
     assert [name for name, _ in told.why_not_better] == ([] if expected == "cgroup" else ["cgroup"])
 
 
 def test_each_one_can_be_forced_and_the_report_says_why_it_is_not_a_better_one() -> None:
     told = report("sweep")
-    assert choose("sweep").name == told.in_force == "sweep"
+    assert choose("sweep").name == told.name == "sweep"
     assert told.forced
     assert [name for name, _ in told.why_not_better] == ["cgroup", "reaper"]
     assert all(reason for _, reason in told.why_not_better)
