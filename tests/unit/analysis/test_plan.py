@@ -18,7 +18,7 @@ from sidecar.model.workflow import walk
 from sidecar.state.script import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sidecar.analysis.plan import PlanStep
 
@@ -55,12 +55,6 @@ state_schema:
 """
 WRITE = {"id": "write", "type": "shell_command", "command": "git ls-files", "state_update": {"path": "raw.seen"}}
 WRITES = "{id: write, type: shell_command, command: git ls-files, state_update: {path: raw.seen}}"
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[Script]:
-    with Script(worker=False) as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from sidecar.analysis import validate
 from sidecar.analysis.validate import Finding
 from sidecar.catalog import workflows
 from sidecar.state.script import Script
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[Script]:
-    with Script(worker=False) as script:
-        yield script
 
 
 class Project:
@@ -63,12 +56,6 @@ MESSAGE = "steps:\n  - type: user_message\n    message: "
 def test_a_name_that_nobody_declares_or_writes_is_an_error_with_the_nearest_one(project: Project) -> None:
     text = 'state_schema:\n  raw: {files: array}\nsteps:\n  - type: user_message\n    message: "of {{ fils.length }}"\n'
     assert only(project.found(text)) == (5, 21, "error", "unknown name 'fils'; did you mean 'files'?")
-
-
-def test_a_name_with_no_near_one_is_told_as_such(project: Project) -> None:
-    assert only(project.found(MESSAGE + '"{{ zebra }}"\n'))[3] == (
-        "unknown name 'zebra': no field has it, and no step writes it"
-    )
 
 
 def test_everything_that_is_declared_or_written_anywhere_is_known(project: Project) -> None:
@@ -229,37 +216,3 @@ def test_text_around_the_braces_where_only_a_value_works_is_an_error(project: Pr
     kind = "while" if key == "condition" else "foreach"
     step = f'type: {kind}\n    {key}: "{{{{ [1] }}}} > 0"\n    body: [{{type: wait, duration: 1s}}]'
     assert "put all of it into one {{ }}" in only(project.found(f"steps:\n  - {step}\n"))[3]
-
-
-def test_what_is_wrong_besides_the_structure_is_told_at_once_with_it(project: Project) -> None:
-    found = project.found("""\
-        name: w
-        inputs:
-          count: {type: integer, default: many}
-        state_schema:
-          raw: {files: array}
-          computed:
-            a: {from: computed.b, transform: input}
-            b: {from: computed.a, transform: input}
-        steps:
-          - type: shell_comand
-            command: ls
-          - type: conditional
-            condition: "{{ files.length > 0 && ( }}"
-            then:
-              - type: break
-          - type: exit
-          - type: user_message
-            message: never
-        """)
-    assert [line for line, *_ in found] == [3, 7, 10, 13, 15, 17]
-    told = "\n".join(message for *_, message in found)
-    for word in (
-        "not of type integer",
-        "a → b → a",
-        "shell_command",
-        "not closed",
-        "outside of every loop",
-        "never reached",
-    ):
-        assert word in told

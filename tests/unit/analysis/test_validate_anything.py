@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,12 +50,6 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 VALUES = st.recursive(LEAVES, containers, max_leaves=15)
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[Script]:
-    with Script(worker=False) as script:
-        yield script
 
 
 @example(value="only a text")

@@ -67,23 +67,6 @@ def test_the_project_wins_over_the_home_and_both_over_what_is_built_in(catalog: 
         catalog.find("Claude")
 
 
-def test_a_new_agent_is_a_file_and_no_code(catalog: Catalog) -> None:
-    (catalog.project / "reviewer.yaml").write_text(
-        "description: Reads a file critically.\n"
-        "adapter: claude\n"
-        "model: opus\n"
-        "args: [--permission-mode, plan]\n"
-        "env: {LANG: C}\n"
-        "prompt: |\n  Review {{ file }}.\n"
-        "parameters:\n  - {name: file, description: Which file.}\n"
-        "limits: {timeout: 5m, idle_timeout: 30s, max_cost_usd: 1.5, max_tokens: 100000}\n"
-    )
-    definition = catalog.find("reviewer").definition
-    assert definition.assign("reviewer", {"file": "a.py"}).prompt == "Review a.py.\n"
-    assert (definition.model, definition.args, definition.env) == ("opus", ("--permission-mode", "plan"), {"LANG": "C"})
-    assert definition.limits.timeout_s == 300
-
-
 def test_a_broken_file_is_an_error_and_not_a_reason_to_take_the_next(catalog: Catalog) -> None:
     (catalog.home / "claude.yaml").write_text("adapter: claude\n")
     (catalog.project / "claude.yaml").write_text("adapter: [\n")

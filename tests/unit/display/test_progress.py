@@ -69,13 +69,6 @@ def test_a_loop_behind_another_takes_its_place(story: Story) -> None:
     assert loop_of(story) == ("third", 1, 5)
 
 
-def test_also_a_step_that_takes_no_time_tells_that_the_loop_before_it_is_over(story: Story) -> None:
-    story.tell(kinds.ITERATION, step="loop", iteration=1, of=3)
-    story.tell(kinds.STEP_COMPLETED, step="after", id="after", type="user_message", task=None)
-    assert story.progress.loop is not None
-    assert story.progress.loop.is_over
-
-
 def test_after_a_resume_inside_of_an_inner_loop_the_outer_one_is_found(story: Story) -> None:
     story.tell(kinds.ITERATION, step="inner", iteration=4, of=9)
     story.tell(kinds.STEP_STARTED, step="outer[6]/inner[3]/work", id="work", type="agent")
@@ -130,18 +123,6 @@ def test_what_happens_in_a_task_is_shown_in_its_row_and_not_as_the_runs(story: S
     assert (story.progress.step, task.doing) == ("each", "lint")
     story.tell(kinds.ITERATION, step="retry", iteration=2, task="each.0")
     assert (story.progress.loop, task.doing) == (None, "iteration 2")
-
-
-def test_a_second_batch_begins_to_count_anew(story: Story) -> None:
-    for batch in range(2):
-        story.tell(kinds.EVALUATED, thread="", step="each", field="items", outcome=["answer", ["a", "b"]])
-        for index in range(2):
-            story.tell(kinds.TASK_STARTED, thread="", task=f"each.{index}", step="each", batch=batch, index=index)
-        assert story.progress.tasks.count() == (0, 0, 2)
-        for index in range(2):
-            story.tell(kinds.TASK_ENDED, task=f"each.{index}")
-        assert story.progress.tasks.count() == (2, 0, 2)
-    assert len(story.progress.tasks.ended) == 2
 
 
 def test_cost_and_tokens_are_those_of_all_agents_living_or_not(story: Story) -> None:

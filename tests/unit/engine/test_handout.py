@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ from sidecar.state.script import Script
 
 RUN = "01JCRUN"
 STANDARD = "You do one task."
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[Script]:
-    with Script(worker=False) as script:
-        yield script
 
 
 class Place:
@@ -158,26 +151,6 @@ def test_hints_arrive_as_the_values_they_are(place: Place) -> None:
     assert '{"applied_count": 3}' in step["instructions"]
 
 
-def test_a_tool_call_has_its_arguments_computed(place: Place) -> None:
-    place.has(files=["a.ts", "b.ts"], tool="lint")
-    step = place.handed(
-        {
-            "type": "mcp_call",
-            "mcp": {"server": "build", "method": "{{ tool }}_project", "params": {"files": "{{ files }}", "deep": [1]}},
-            "state_update": {"path": "raw.lint", "operation": "append"},
-        }
-    )
-    assert step["definition"] == {
-        "server": "build",
-        "method": "lint_project",
-        "params": {"files": ["a.ts", "b.ts"], "deep": [1]},
-        "state_update": {"path": "raw.lint", "operation": "append", "value": "{{ result }}"},
-    }
-    assert step["variable_replacements"] == {"{{ tool }}": "lint", "{{ files }}": ["a.ts", "b.ts"]}
-    assert step["original_expression"] == "files"
-    assert "definition.server" in step["instructions"]
-
-
 def test_a_question_arrives_with_everything_that_makes_an_answer_right(place: Place) -> None:
     place.has(name="main", most=9)
     step = place.handed(
@@ -298,13 +271,6 @@ def test_numbers_and_characters_that_json_cannot_carry_do_not_break_a_step(place
         {"type": "mcp_call", "mcp": {"method": "m", "params": {"n": "{{ 0 / 0 }}", "t": "{{ half }}", "{{ half }}": 1}}}
     )
     assert step["definition"]["params"] == {"n": None, "t": "\ufffd", "\ufffd": 1}
-
-
-@pytest.mark.parametrize("given", ["soon", 0])
-def test_a_timeout_that_is_none_fails_the_step(place: Place, given: object) -> None:
-    place.has(limit=given)
-    with pytest.raises(StepFailed, match="timeout"):
-        place.handed({"type": "agent", "prompt": "p", "timeout": "{{ limit }}"})
 
 
 def test_a_timeout_from_the_state_is_in_seconds(place: Place) -> None:

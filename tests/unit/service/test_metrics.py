@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent
 from sidecar.service.metrics import Metrics
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN, OTHER = ulid.new(), ulid.new()
 _LINE = re.compile(r'sidecar_\w+\{(?:\w+="(?:[^"\\\n]|\\["\\n])*",?)+\} [-+0-9.e]+')

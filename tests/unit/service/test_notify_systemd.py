@@ -38,9 +38,9 @@ class Manager:
         self._socket.close()
 
 
-@pytest.fixture(params=["path", "abstract"])
+@pytest.fixture
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "path":
+    if getattr(request, "param", "path") == "path":
         return str(tmp_path / "notify")
     if not Path("/proc").exists():
         pytest.skip("only Linux has abstract addresses")
@@ -78,6 +78,7 @@ def test_the_variables_are_taken_away_so_that_no_agent_inherits_them() -> None:
     assert environment == {"HOME": "/h"}
 
 
+@pytest.mark.parametrize("address", ["path", "abstract"], indirect=True)
 async def test_it_is_ready_when_it_serves_and_says_what_it_does(manager: Manager, address: str) -> None:
     pulses = [pulse()]
     systemd = Systemd.taken_from({"NOTIFY_SOCKET": address})
@@ -160,11 +161,6 @@ async def test_a_manager_that_does_not_listen_yet_is_told_later_and_nobody_waits
         assert (await manager.until(lambda lines: "READY=1" in lines))[0] == "READY=1"
         manager.close()
         tasks.cancel_scope.cancel()
-
-
-async def test_without_a_manager_nothing_is_told_and_nothing_goes_on() -> None:
-    with anyio.fail_after(DEADLINE_S):
-        await Systemd.taken_from({}).serving(lambda: [pulse()])
 
 
 def test_the_status_line_is_for_people() -> None:

@@ -62,16 +62,6 @@ def test_events_of_a_watch_that_is_gone_do_not_reach_its_successor(source: Inoti
     assert drained(source) == {(str(directory), b".stop")}
 
 
-def test_names_need_not_be_text(source: Inotify, tmp_path: Path) -> None:
-    directory = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
-    os.mkdir(directory)
-    source.arm(directory)
-    source.names[b"\xfd"] += 1
-    with open(os.fsencode(directory) + b"/\xfd", "w"):
-        pass
-    assert drained(source) == {(directory, b"\xfd")}
-
-
 def test_a_directory_that_is_none_cannot_be_armed(source: Inotify, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):

@@ -205,16 +205,6 @@ def test_computed_hides_raw_which_hides_state(script: Script) -> None:
     assert (reactive.flattened()["x"], seen(script, reactive, "x")) == ("bad", "bad")
 
 
-def test_what_the_caller_does_with_a_value_afterwards_changes_nothing(script: Script) -> None:
-    mine: dict[str, Any] = {"list": [1]}
-    reactive = Reactive(script, {"n": Computation("raw.v.list", "input.length")})
-    reactive.update([Write("raw.v", mine)])
-    mine["list"].append(2)
-    assert reactive.raw == {"v": {"list": [1]}}
-    reactive.update([Write("raw.v.other", 1)])
-    assert seen(script, reactive, "[v.list, n]") == [[1], 1]
-
-
 def test_the_trace_tells_field_time_trigger_input_output_duration_and_error(script: Script) -> None:
     ticks = itertools.count()
     fields = {
@@ -255,13 +245,6 @@ def test_what_a_trace_shows_of_a_large_value_is_bounded(script: Script, item: ob
     reactive.update([Write("raw.list", [item] * 500)])
     (one,) = trace
     assert len(str(one)) < 20_000
-
-
-def test_closing_lets_the_evaluator_forget_the_values(script: Script) -> None:
-    reactive = Reactive(script, FILES, raw={"batch_status": {}})
-    reactive.close()
-    reactive.update([Write("raw.file_list", ["a"])])
-    assert reactive.computed["filtered"] == ["a"], "and a later use sends them again"
 
 
 # Random graphs: field i reads some of the raw names and of the fields before it. The transforms add, compare, pick

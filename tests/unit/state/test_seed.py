@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +102,6 @@ STORIES: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"retry_counts": {"lint": 3, "test": 3}}, {"can_retry": False}),
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[Script]:
-    with Script(worker=False) as script:
-        yield script
 
 
 def computed_of(name: str) -> dict[str, Computation]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -48,12 +47,6 @@ def _joined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 _EXPRESSION = st.recursive(_LEAF, _joined, max_leaves=5)
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[Script]:
-    with Script(worker=False) as script:
-        yield script
 
 
 def _here(expression: Expression, values: dict[str, Any]) -> Any:

@@ -53,16 +53,6 @@ def test_the_schema_itself_refuses_it(
     assert steps.steps(run_id) == before
 
 
-def test_a_failed_step_may_be_tried_again_with_the_next_number(steps: Steps, run_id: str) -> None:
-    steps.fail(run_id, "build", steps.begin(run_id, "build"), {"message": "red"})
-    assert steps.begin(run_id, "build") == 2
-    steps.complete(run_id, "build", 2, "green")
-    assert [(step.attempt, step.status, step.outcome) for step in steps.steps(run_id)] == [
-        (1, "failed", {"message": "red"}),
-        (2, "completed", "green"),
-    ]
-
-
 def test_a_step_in_flight_when_its_owner_died_is_begun_again_and_the_late_result_refused(
     steps: Steps, run_id: str
 ) -> None:

@@ -27,12 +27,6 @@ def test_the_newest_come_in_the_order_in_which_they_happened(database: Database,
     assert trail.total(run_id) == 300, "what was undone does not count"
 
 
-def test_a_name_inside_a_value_is_no_field(database: Database, run_id: str) -> None:
-    trail = Transformations(database)
-    trail.add(run_id, [{"field": "n", "output": {"field": "m"}, "applied": True}])
-    assert trail.newest(run_id, 5, "m") == []
-
-
 def test_a_changed_row_is_noticed(database: Database, run_id: str) -> None:
     trail = Transformations(database)
     trail.add(run_id, traces(1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +19,6 @@ from sidecar.state.reactive import Reactive, Write
 from sidecar.state.script import Script
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def script() -> Iterator[Script]:
-    with Script(worker=False) as opened:
-        yield opened
 
 
 @pytest.fixture
