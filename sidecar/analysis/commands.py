@@ -20,20 +20,15 @@ if TYPE_CHECKING:
 _INTERPRETER = r"((?:python|pypy|perl|ruby|node|deno|bun|php|lua|luajit|osascript|Rscript|tclsh)[0-9.]*)\0"
 _FILTER = r"([gmn]?awk|g?sed|[jy]q)\0"
 _FILTER_OPTIONS = rf"{_FILTER}(?:-[vF]\0[^\0]*\0|--(?:arg|argjson|slurpfile|rawfile)\0[^\0]*\0[^\0]*\0|-[^\0]*\0)*+"
-_ANY_WORDS = r"(?:.*\0)?"
-_CODE = [
-    rf"(?s)(?:\A|[\0/]){before}(?:{options})[=\0]?[^\0]*?({VALUE})"
-    for before, options in (
-        (rf"((?:python|pypy)[0-9.]*|psql|mysql|mariadb)\0{_ANY_WORDS}", "-[A-Za-z]*c|-e|--command|--execute"),
-        (_INTERPRETER + _ANY_WORDS, "-[A-Za-z0]*[eEpr]|--eval|--print|eval"),
-        (_FILTER + _ANY_WORDS, "-e|-f|--expression"),
-        (_FILTER_OPTIONS, ""),
-        (rf"(g?make|sqlite3)\0{_ANY_WORDS}", ""),
-        (rf"(git)\0{_ANY_WORDS}", "-c|--config-env|--exec|--upload-pack|--receive-pack"),
-        (rf"(ssh|scp|sftp|rsync)\0{_ANY_WORDS}", "-[oFS]|-[A-Za-z]*e|--rsh|--rsync-path"),
-        (rf"(g?tar)\0{_ANY_WORDS}", "-[IF]|--(?:use-compress|to-com|checkpoint-ac|info-s|rsh)[a-z-]*"),
-    )
-]
+_CODE = {
+    r"((?:python|pypy)[0-9.]*|psql|mysql|mariadb)\0": "-[A-Za-z]*c|-e|--command|--execute",
+    _INTERPRETER: "-[A-Za-z0]*[eEpr]|--eval|--print|eval",
+    _FILTER: "-e|-f|--expression",
+    r"(g?make|sqlite3)\0": "",
+    r"(git)\0": "-c|--config-env|--exec|--upload-pack|--receive-pack",
+    r"(ssh|scp|sftp|rsync)\0": "-[oFS]|-[A-Za-z]*e|--rsh|--rsync-path",
+    r"(g?tar)\0": "-[IF]|--(?:use-compress|to-com|checkpoint-ac|info-s|rsh)[a-z-]*",
+}
 _CODE_VARIABLE = re.compile(r"""(?xa) (?:\A|\0)
     (GIT_(?:SSH\w*|EXTERNAL_DIFF|CONFIG\w*|EXEC_PATH|DIR)|(?:LD_|DYLD_|PERL5)\w+|PYTHON(?:STARTUP|PATH|HOME)|PATH
       |RUBY(?:OPT|LIB)|NODE_(?:OPTIONS|PATH)|RSYNC_RSH|LESSOPEN|MAKEFLAGS
@@ -74,14 +69,18 @@ def _warnings(line: str, reader: ShellReader) -> Iterator[tuple[str, str]]:
     """What another program may read as code, with the text that has the values."""
     for variable in _CODE_VARIABLE.finditer(line):
         yield variable[2], f"other programs run what is in {variable[1]}"
-    for code in _CODE:
-        if found := re.search(code, line):
-            yield found[2], f"{found[1]} reads the value as code; pass it as an argument or in a variable"
+    for program, options in _CODE.items():
+        code = rf"(?:.*\0)?(?:{options})[=\0]?[^\0]*?({VALUE})"
+        named = re.search(rf"(?:\A|[\0/]){program}", line)
+        if named and (found := re.compile(code, re.DOTALL).match(line, named.end())):
+            yield found[1], f"{named[1]} reads the value as code; pass it as an argument or in a variable"
+    if found := re.search(rf"(?:\A|[\0/]){_FILTER_OPTIONS}[^\0]*?({VALUE})", line):
+        yield found[2], f"{found[1]} reads the value as code; pass it as an argument or in a variable"
     name = line.partition("\0")[0].rpartition("/")[2]
     if re.fullmatch(_INTERPRETER + r"(?:-\0)?", line):
         yield reader.text, f"{name} reads its input as code"
-    options = re.match(_FILTER_OPTIONS, line)
-    words = [] if _NO_OPTIONS.match(line) else line[options.end() if options else 0 :].split("\0")[:-1]
+    is_filter = re.match(_FILTER_OPTIONS, line)
+    words = [] if _NO_OPTIONS.match(line) else line[is_filter.end() if is_filter else 0 :].split("\0")[:-1]
     for before, word in pairwise(words):
         if word in ("--", "--end-of-options"):
             return

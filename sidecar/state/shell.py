@@ -268,6 +268,7 @@ class _Bound:
 # another). Not followed is what a command writes into a file that its author then executes.
 
 _DEPTH, _VALUES = 40, 7_500  # at most
+_TOO_DEEP = "the command is nested too deeply to be read"
 # A text to analyse has one character for each value. In a word whose quotes are taken off, two more stand for the
 # author's own expansions: in double quotes they are one word, unquoted any number of words.
 _FIRST_MARK = 0xF0000
@@ -305,18 +306,19 @@ _SHELL = (
 )
 _LAUNCHERS = {
     "command": r"(?:-p\0)?",
-    "env": rf"(?:(?:-i?|-u\0[A-Z_a-z]+)\0)*{_VARIABLES}",
+    "env": rf"(?:(?:-i?|-u\0\w+)\0)*{_VARIABLES}",
     "exec": "",
     "nice": r"(?:-n?\0?-?[0-9]+\0)?",
     "nohup": "",
     "stdbuf": r"(?:-[ioe](?:L|[0-9]+)\0)*",
-    "sudo": rf"(?:(?:-[nEHkb]+|-[ug]\0?[A-Za-z_-]+)\0)*{_VARIABLES}",
+    "sudo": rf"(?:(?:-[nEHkb]+|-[ug]\0?[\w.-]+)\0)*{_VARIABLES}",
     "time": r"(?:-p\0)?",
-    "timeout": r"(?:(?:-v|-[ks]\0?[A-Z0-9.]+|--(?:fore|pres)[a-z-]+|--[ks][a-z-]+=[A-Z0-9.]+)\0)*[0-9.]+[smhd]?\0",
+    "timeout": r"(?:(?:-v|-[ks]\0?[\w.]+|--(?:fore|pres)[a-z-]+|--[ks][a-z-]+=[\w.]+)\0)*[0-9.]+[smhd]?\0",
     "xargs": rf"{_XARGS}(?:-[0rtx]*I\0?(?P<replaced>[^\0{_ANY}]+)\0{_XARGS})?",
     "ssh": rf"(?s)(?:(?:{_SSH}+|{_SSH}*[DFiJLlopRW]\0?[^\0]+)\0)*(?:--\0|[^-{_ANY}])[^\0]+\0(?P<script>[^-\0].*)\0",
     **dict.fromkeys(("sh", "bash", "dash", "ash"), _SHELL),
 }
+_NESTED = r"\0(?:[^\0]*/)?(?:(?:|a|ba|da|rba|k|mk|lk|ok|pdk|po|z|fi|ya|o|c|tc|pw)sh|ksh93)\0"
 # They read a text as code, start a command in a way of their own, make variables that are evaluated, need a grammar, or
 # are known to one shell only.
 _REFUSED = frozenset(
@@ -399,7 +401,7 @@ class ShellReader:
     def commands(self, *, is_nested: bool = False) -> None:
         self.depth += 1
         if self.depth > _DEPTH:
-            raise _UnsafeError("the command is nested too deeply to be read")
+            raise _UnsafeError(_TOO_DEEP)
         words: list[str] = []
         is_closed = False
         while self.at < len(self.text) and not is_closed:
@@ -462,7 +464,9 @@ class ShellReader:
         self._command(words[start:])
 
     def _command(self, words: list[str]) -> None:
-        while words:
+        for _ in range(_DEPTH):
+            if not words:
+                return
             name, line = words[0].rpartition("/")[2], "\0".join([*words, ""])
             start = len(words[0]) - len(name)
             if re.match(rf"-|{ASSIGNMENT}|[^\0]*[{_ANY}]", line):
@@ -479,6 +483,7 @@ class ShellReader:
             else:
                 words = []
                 self._program(name, line)
+        raise _UnsafeError(_TOO_DEEP)
 
     def _started(self, name: str, line: str) -> list[str]:
         """The command that a program starts, unless it is a script: that is read."""
@@ -509,6 +514,5 @@ class ShellReader:
             for started in re.split(r"\0-(?:exec|ok)(?:dir)?\0", line)[1:]:
                 self._command(started.replace("{}", _MANY).strip("\0").split("\0"))
         self.lines.append(line)
-        shell = re.search(r"\0(?:[^\0]*/)?((?!ssh\0)\w*sh|ksh93)\0", line)
-        if shell and name not in _BUILTINS and (shell[1] in _LAUNCHERS or shell[1] in _REFUSED):
+        if name not in _BUILTINS and (shell := re.search(_NESTED, line)):
             self._command(line[shell.start() + 1 : -1].split("\0"))  # whatever starts it: `docker exec box sh -c …`
