@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -15,7 +15,7 @@ from sidecar.agents.at_terminal import TerminalCommand
 from sidecar.agents.containment import Containment
 from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.model.agent import AgentEnded
-from tests.kit import alive
+from tests.kit import alive, eventually
 
 pytestmark = pytest.mark.anyio
 # Ignores SIGTERM, and has a child in another session that does, too.
@@ -48,12 +48,6 @@ class Desk:
         except OSError:
             pass
         return [int(word) for word in self.seen.split()]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Some things nobody reports: look again, under a deadline."""
-        with anyio.fail_after(30):
-            while not condition():  # noqa: ASYNC110
-                await anyio.sleep(0.005)
 
 
 @pytest.fixture
@@ -91,7 +85,7 @@ async def test_it_is_ended_with_all_that_it_started(desk: Desk, how: str) -> Non
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        await desk.until(lambda: len(desk.pids()) == 2)
+        await eventually(lambda: len(desk.pids()) == 2)
         if how == "abort":
             tasks.cancel_scope.cancel()
         elif how == "budget":

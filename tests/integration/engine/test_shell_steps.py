@@ -25,7 +25,7 @@ from sidecar.model.events import AGENT_OUTPUT
 from sidecar.model.steps import AgentShellCommand, ShellCommand
 from sidecar.state.script import Script
 from sidecar.state.world import World
-from tests.kit import alive
+from tests.kit import alive, eventually
 
 pytestmark = pytest.mark.anyio
 MIB = 1 << 20
@@ -93,12 +93,6 @@ class Bench:
             await self.run(script, **keys)
         return caught.value.error
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Some things nobody reports: look again, under a deadline."""
-        with anyio.fail_after(30):
-            while not condition():  # noqa: ASYNC110
-                await anyio.sleep(0.005)
-
 
 @pytest.fixture
 def script() -> Iterator[Script]:
@@ -145,7 +139,7 @@ async def test_what_is_said_is_told_while_it_is_said_and_logged(bench: Bench) ->
     os.mkfifo(gate)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run, f"echo first; echo oops >&2; read _ <{gate}; echo last")
-        await bench.until(lambda: bench.said("stdout") == ["first"] and bench.said("stderr") == ["oops"])
+        await eventually(lambda: bench.said("stdout") == ["first"] and bench.said("stderr") == ["oops"])
         (agent,) = bench.supervisor.agents.values()
         assert {data["agent_id"] for _, data in bench.told} == {agent.agent_id}
         gate.write_text("\n")
@@ -176,7 +170,7 @@ async def test_nothing_is_lost_when_the_journal_takes_its_time_after_the_start(b
             quiet = quiet + 1 if log.stat().st_size == 0 and waits_or_is_gone(agent.pid) else 0
             return log.stat().st_size > MIB or quiet > 20
 
-        await bench.until(far_enough)
+        await eventually(far_enough)
 
     bench.before_return = slow_journal
     assert len(await bench.run("exec seq 1 300000", output_format="lines")) == 300_000
@@ -187,7 +181,7 @@ async def test_nothing_is_done_before_the_start_is_journalled(bench: Bench) -> N
 
     async def journal() -> None:
         (agent,) = bench.supervisor.agents.values()
-        await bench.until(lambda: waits_or_is_gone(agent.pid))
+        await eventually(lambda: waits_or_is_gone(agent.pid))
         seen.append((bench.root / "done").exists())
 
     bench.before_return = journal
@@ -331,7 +325,7 @@ async def test_a_command_that_takes_too_long_is_ended_with_its_children(bench: B
 async def test_a_grandchild_that_holds_stdout_does_not_wedge_the_step(bench: Bench) -> None:
     result = await bench.run("setsid sleep 600 & echo $!")
     assert [ended.survivors for ended in bench.ended] == [0]
-    await bench.until(lambda: not alive(int(result)))
+    await eventually(lambda: not alive(int(result)))
 
 
 @pytest.mark.parametrize("reason", [None, "sibling_failed", "redirect"])
@@ -339,7 +333,7 @@ async def test_cancelled_the_step_returns_when_nothing_of_it_is_left(bench: Benc
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.run, "trap '' TERM; echo $$; sleep 600 & echo $!; wait")
-            await bench.until(lambda: len(bench.said("stdout")) == 2)
+            await eventually(lambda: len(bench.said("stdout")) == 2)
             (agent,) = bench.supervisor.agents.values()
             if reason is not None:
                 agent.request_end(reason)
@@ -359,7 +353,7 @@ async def test_a_command_that_somebody_else_ended_has_not_succeeded(bench: Bench
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            await bench.until(lambda: bench.said("stdout") == ["up"])
+            await eventually(lambda: bench.said("stdout") == ["up"])
             (agent,) = bench.supervisor.agents.values()
             agent.request_end("timeout")
     assert [(error["message"], error["kind"]) for error in errors] == [("the command was ended: timeout", "timeout")]
@@ -440,7 +434,7 @@ async def test_where_there_is_a_terminal_the_command_has_it_and_the_result_is_no
     assert person.screen() == shown * 4
     # Each had an agent in whose tree it was; nobody had anything to end.
     assert (len(bench.names), bench.logs) == (4, 0)
-    await bench.until(lambda: len(bench.ended) == 4)
+    await eventually(lambda: len(bench.ended) == 4)
     assert {(ended.reason, ended.exit_code, ended.survivors) for ended in bench.ended} == {("exited", 0, 0)}
 
 
@@ -450,7 +444,7 @@ async def test_on_a_terminal_the_exit_code_decides(bench: Bench, closing: ExitSt
     with pytest.raises(StepFailed, match="exit code 3") as caught:
         await on_terminal(bench, person, "echo no; exit 3")
     assert caught.value.error["exit_code"] == 3
-    await bench.until(lambda: len(bench.ended) == 1)
+    await eventually(lambda: len(bench.ended) == 1)
     assert (bench.ended[0].reason, bench.ended[0].exit_code) == ("exited", 3)
 
 
@@ -472,7 +466,7 @@ async def test_a_command_that_cannot_be_started_on_the_terminal_is_told(bench: B
     bench.before_return = too_late
     with pytest.raises(StepFailed, match="could not be started: No such file or directory"):
         await on_terminal(bench, person, "true", working_dir="sub")
-    await bench.until(lambda: len(bench.ended) == 1)
+    await eventually(lambda: len(bench.ended) == 1)
 
 
 async def test_on_a_terminal_a_command_has_its_time_too(bench: Bench, closing: ExitStack) -> None:

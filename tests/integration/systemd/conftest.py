@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,12 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from sidecar import sockets
 from sidecar.service.status import describe_all
 from sidecar.service.units import escaped_path
 from sidecar.store.db import open_database
+from tests.kit import DEADLINE_S, mcp_client, until
 
-DEADLINE_S = 60.0
 CHECKOUT = Path(__file__).parents[3]
 BOOT = Path(__file__).parent / "programs" / "machine.sh"
 UNSHARE = ["unshare", "--pid", "--mount", "--cgroup", "--ipc", "--uts", "--net", "--fork", "--kill-child"]
@@ -189,26 +186,10 @@ class Project:
 
     def detached(self, workflow: str, count: int = 1, **more: str) -> list[str]:
         """The ids of new runs, begun by the daemon: asked over its socket, without the cost of starting a client."""
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-        messages: list[dict[str, Any]] = [
-            {"id": 0, "method": "initialize", "params": hello},
-            {"method": "notifications/initialized"},
-            *(
-                {"id": number, "method": "tools/call", "params": {"name": "flow", "arguments": arguments}}
-                for number in range(1, count + 1)
-                for arguments in [{"flow_name": workflow, "detach": True, **more}]
-            ),
-        ]
-        with sockets.connect(str(self.own / "sidecar.sock")) as connected:
-            connected.settimeout(DEADLINE_S)
-            connected.sendall(b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages))
-            answers: dict[int, Any] = {}
-            with connected.makefile("rb") as lines:
-                while len(answers) <= count:
-                    told = json.loads(next(lines))
-                    if "id" in told:
-                        answers[told["id"]] = told
-        return [answers[number]["result"]["structuredContent"]["run_id"] for number in range(1, count + 1)]
+        with mcp_client.at_socket(self.own / "sidecar.sock") as client:
+            client.hello()
+            asked = {"flow_name": workflow, "detach": True, **more}
+            return [client.use("flow", **asked)["run_id"] for _ in range(count)]
 
     def until_status(self, run_id: str, status: str) -> dict[str, Any]:
         def seen() -> dict[str, Any] | None:
@@ -229,15 +210,6 @@ class Project:
         self.systemctl("reset-failed", code=None)
         self.machine.run("rm", "-rf", f"/run/systemd/system/{self.unit}.d")
         shutil.rmtree(self.root)
-
-
-def until(what: Callable[[], Any]) -> Any:
-    """What something gives as soon as that is true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s"
-        time.sleep(0.02)
-    return found
 
 
 def _removed(cgroup: Path) -> bool:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
-import psutil
 import pytest
 import yaml
 
@@ -22,6 +20,7 @@ from sidecar.engine.steps.context import Context, RunServices
 from sidecar.model import ulid
 from sidecar.state.script import Script
 from sidecar.state.world import World
+from tests.kit import alive
 
 
 class Stage:
@@ -85,7 +84,7 @@ class Stage:
         born = self.root / "born"
         written = born.read_text() if born.exists() else ""
         pids = [agent.pid for _, agent in self.agents] + [int(word) for word in written.split()]
-        return [pid for pid in pids if lives(pid)]
+        return [pid for pid in pids if alive(pid)]
 
     async def _start(self, launch: Launch, name: str) -> Agent:
         agent = await self.supervisor.start(launch)
@@ -95,13 +94,6 @@ class Stage:
     def _log_path(self) -> str:
         self.logs.append(self.root / f"{len(self.logs) + 1}.log")
         return str(self.logs[-1])
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # a zombie has ended, and waits for the sentinel
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture
@@ -120,15 +112,3 @@ def claude_says() -> Callable[..., str]:
         return "\n".join(["cat > prompt; printf '%s\\n' \"$@\" > argv", *lines])
 
     return script
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], object]], Any]:
-    """Wait until a condition holds."""
-
-    async def wait(condition: Callable[[], object]) -> None:
-        with anyio.fail_after(30):
-            while not condition():  # noqa: ASYNC110 - files and lists of events give no event
-                await anyio.sleep(0.005)
-
-    return wait

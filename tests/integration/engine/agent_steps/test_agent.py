@@ -11,13 +11,13 @@ import pytest
 from sidecar.engine.steps import agent
 from sidecar.errors import ExpressionError, StepFailed
 from sidecar.model.steps import AgentStep
+from tests.kit import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     # The stage is a fixture's: with pytest's import mode nobody can import it from here.
     Stage = Any
-    Until = Callable[[Callable[[], object]], Awaitable[None]]
     ClaudeSays = Callable[..., str]
 
 pytestmark = pytest.mark.anyio
@@ -181,7 +181,7 @@ async def test_structured_output_of_the_tool_goes_before_its_text(stage: Stage, 
     assert await done(stage, prompt="go") == "all done"
 
 
-async def test_what_it_says_and_does_is_told_while_it_runs(stage: Stage, claude_says: ClaudeSays, until: Until) -> None:
+async def test_what_it_says_and_does_is_told_while_it_runs(stage: Stage, claude_says: ClaudeSays) -> None:
     tool = {"type": "tool_use", "id": "t", "name": "Bash"}
     message = {"type": "assistant", "session_id": "s", "message": {"id": "m", "content": [tool]}}
     waiting = "until [ -e go-on ]; do sleep 0.01; done"
@@ -190,8 +190,8 @@ async def test_what_it_says_and_does_is_told_while_it_runs(stage: Stage, claude_
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: done(stage, prompt="go"))
-        await until(lambda: {"stdout", "stderr"} <= {said["stream"] for said in stage.of_kind("agent_output")})
-        await until(lambda: "tool_started" in [did["activity"] for did in stage.of_kind("activity")])
+        await eventually(lambda: {"stdout", "stderr"} <= {said["stream"] for said in stage.of_kind("agent_output")})
+        await eventually(lambda: "tool_started" in [did["activity"] for did in stage.of_kind("activity")])
         assert stage.spent == []
         (stage.root / "go-on").touch()
     ((name, started),) = stage.agents
@@ -325,7 +325,7 @@ async def test_a_template_that_fails_fails_the_step_before_anything_starts(stage
 
 @pytest.mark.parametrize("reason", [None, "redirect", "stage_gate"])
 async def test_cancelled_it_leaves_when_the_tree_is_gone_and_the_first_reason_stays(
-    stage: Stage, claude_says: ClaudeSays, until: Until, reason: Any
+    stage: Stage, claude_says: ClaudeSays, reason: Any
 ) -> None:
     usage = {"input_tokens": 30, "output_tokens": 12}
     message = {"type": "assistant", "session_id": "s", "message": {"id": "m", "content": [], "usage": usage}}
@@ -339,7 +339,7 @@ async def test_cancelled_it_leaves_when_the_tree_is_gone_and_the_first_reason_st
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancelled)
-        await until(lambda: len(stage.living()) == 2 and stage.of_kind("activity"))
+        await eventually(lambda: len(stage.living()) == 2 and stage.of_kind("activity"))
         ((_, started),) = stage.agents
         if reason is not None:
             started.request_end(reason)

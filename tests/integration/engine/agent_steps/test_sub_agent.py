@@ -9,9 +9,10 @@ import pytest
 
 from sidecar.engine.steps.agent import run_task_agent
 from sidecar.errors import StepFailed
+from tests.kit import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from sidecar.engine.steps.agent import TurnResult
 
@@ -83,12 +84,10 @@ async def test_what_a_person_added_is_added_here_too(stage: Stage) -> None:
     assert (await taken(stage, stage.context(additions=("Hurry.",)))).answer().endswith("\n\nHurry.")
 
 
-async def test_cancelled_it_leaves_nothing(
-    stage: Stage, until: Callable[[Callable[[], object]], Awaitable[None]]
-) -> None:
+async def test_cancelled_it_leaves_nothing(stage: Stage) -> None:
     stage.define("worker", "sleep 1000 & echo $! > born; sleep 1000")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(taken, stage)
-        await until(lambda: len(stage.living()) == 2)
+        await eventually(lambda: len(stage.living()) == 2)
         tasks.cancel_scope.cancel()
     assert stage.living() == []

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 import yaml
 
@@ -31,6 +30,7 @@ from sidecar.service.owners import DetachedExecutor
 from sidecar.signals import files, receipts
 from sidecar.signals.receipts import Receipt
 from sidecar.signals.run_lock import RunLock
+from tests.kit import alive, eventually
 
 DEADLINE_S = 60.0
 MCP_SERVER = Path(__file__).parents[1] / "programs" / "mcp_plain_server.py"
@@ -179,17 +179,12 @@ class World:
         path = self.root / name
         return path.read_text().splitlines() if path.exists() else []
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        with anyio.fail_after(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - files give no event
-                await anyio.sleep(0.005)
-
     async def until_lines(self, name: str, count: int) -> None:
-        await self.until(lambda: len(self.lines(name)) >= count)
+        await eventually(lambda: len(self.lines(name)) >= count)
 
     def living(self, name: str = "pids") -> list[int]:
         """Those whose pids were written into a file and that live."""
-        return [int(line) for line in self.lines(name) if _lives(int(line))]
+        return [int(line) for line in self.lines(name) if alive(int(line))]
 
     # --- signals
 
@@ -287,13 +282,6 @@ def compact(kind: str, data: dict[str, Any]) -> str | None:
         kinds.RUN_ENDED: lambda: f"end {data['status']}",
     }
     return texts[kind]() if kind in texts else None
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from sidecar.layout import signal_directories
+from tests.kit import eventually
 
 pytestmark = pytest.mark.anyio
 World = Any
@@ -256,7 +257,7 @@ async def test_a_stop_that_is_taken_back_while_the_background_is_waited_for_lets
         await world.heard("signal", signal="stop")
         # The run comes to its next boundary, and waits there for the other task before it stops.
         world.file("go0", "")
-        await world.until(lambda: world.executions[run_id].execution.batches.draining)
+        await eventually(lambda: world.executions[run_id].execution.batches.draining)
         assert world.lines("afters") == []
         os.unlink(where / ".stop")
         await world.heard("signal", cancelled=True)

@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.engine import redirects
 from sidecar.engine.replay import load
+from tests.kit import eventually
 
 pytestmark = pytest.mark.anyio
 World = Any
@@ -110,7 +111,7 @@ async def test_what_an_agent_says_after_it_submitted_a_stage_does_not_complete_i
             group.start_soon(world.executions[run_id].submit_stage, "design", "", "stage", delivered)
             await world.heard("gate")
             world.file("go", "")
-            await world.until(lambda: endings)  # before its reply is out: it did not wait for it
+            await eventually(lambda: endings)  # before its reply is out: it did not wait for it
             delivered.set()
     assert endings[0].status == "paused"
     assert [event["reason"] for event in world.events(run_id, "agent_ended")] == ["exited"]
@@ -142,12 +143,12 @@ async def test_a_redirect_that_was_journalled_and_not_removed_is_not_heard_again
         await at_work(world, run_id)
         path = Path(redirects.redirect(str(world.root), run_id, "be quick"))
         await at_work(world, run_id, 2)
-        await world.until(lambda: not path.exists())
+        await eventually(lambda: not path.exists())
         world.executions[run_id].interrupt()
     async with world.running(run_id):
         await at_work(world, run_id, 3)
         world.file(str(path.relative_to(world.root)), "be quick")  # as a crash between the two leaves it
-        await world.until(lambda: not path.exists())
+        await eventually(lambda: not path.exists())
         world.executions[run_id].interrupt()
     assert len(world.events(run_id, "redirected")) == 1
     assert "\n".join(world.lines("prompt.2")) == "do it\n\nbe quick"
