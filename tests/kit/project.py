@@ -259,10 +259,11 @@ class Project:
         left = self.processes()
 
         def none_left() -> bool:
-            for each in self.processes():
+            found = self.processes()
+            for each in found:
                 with suppress(psutil.Error):
                     each.kill()
-            return not self.processes()
+            return not found
 
         until(none_left, shown=self.processes)
         return left
@@ -298,11 +299,18 @@ class Daemon:
 def tagged(tag: str) -> list[psutil.Process]:
     """Every process that does something and has this tag in its environment."""
     found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(TAG) == tag:
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):
+            if _has_tag(pid, tag) and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def _has_tag(pid: int, tag: str) -> bool:
+    if sys.platform != "linux":
+        return psutil.Process(pid).environ().get(TAG) == tag
+    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # a fifth of what psutil takes, for every process
+        return f"{TAG}={tag}\0".encode() in file.read()
 
 
 def _locked(file: int) -> bool:

@@ -56,8 +56,8 @@ class Held:
 
     def pending(self) -> str:
         """The run that waits for its owner, as soon as it can be seen."""
-        found = self.project.until(lambda: [run for run in self.project.runs() if run["status"] == "pending"])
-        return str(found[0]["run_id"])
+        found = self.project.until(lambda: [run for run in self.project.journalled() if run.status == "pending"])
+        return str(found[0].run_id)
 
     def stopped_before(self) -> str:
         """A run that was stopped before its first step."""
@@ -150,7 +150,7 @@ async def test_a_signal_reaches_what_was_handed_to_a_daemon_that_has_not_got_to_
     daemon = project.daemon()
     daemon.process.send_signal(signal.SIGSTOP)
     asking = project.start("flow", "run", "work", "--detach")
-    run_id = str(project.until(project.runs)[0]["run_id"])
+    run_id = project.until(project.journalled)[0].run_id
     project.output(kind, "--run", run_id, "--reason", "enough")
     daemon.process.send_signal(signal.SIGCONT)
     project.until_status(run_id, {"abort": "aborted", "stop": "stopped"}[kind])
@@ -171,6 +171,6 @@ async def test_a_request_that_nobody_answers_is_taken_back_and_executed_by_nobod
     assert run["status"] == "failed"
     daemon.process.send_signal(signal.SIGCONT)
     project.output("flow", "run", "work", "--detach")  # the daemon reads what was asked in order
-    project.until(lambda: [one for one in project.runs() if one["status"] == "completed"])
+    project.until(lambda: [one for one in project.journalled() if one.status == "completed"])
     assert (project.root / "did").read_text() == "done\n"
     assert {one["status"] for one in project.runs()} == {"failed", "completed"}

@@ -144,7 +144,7 @@ def test_out_of_descriptors_a_connection_is_ended_and_never_the_daemon(project: 
     project.until(lambda: process.num_fds() < 100)
     assert authorised(port) == 200
     project.output("flow", "run", "short", "--detach")
-    project.until(lambda: project.runs()[0]["status"] == "completed")
+    project.until(lambda: project.last().status == "completed")
     assert daemon.printed.count("cannot accept a connection (MCP)") == 1
     assert len(daemon.printed) < 20_000
 
