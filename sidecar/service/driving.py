@@ -436,7 +436,8 @@ class UseCases:
             return _dependencies(image.states[()].state, field)
 
     async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
-        """What computed fields did."""
+        """What computed fields did; one of them by its name or by its path."""
+        field = field.removeprefix("computed.") if field is not None else None
         self._run(workflow_id)
         return _traces(self._trail(workflow_id, field)[0], timing=include_timing)
 

@@ -288,6 +288,7 @@ async def test_transformations_are_told_with_their_time_after_every_owner_of_the
         house.project.output("answer", run_id, "yes")
         ended, total = await _trail(client, run_id, include_timing=True)
         of_field, _ = await _trail(client, run_id, field="big")
+        assert (await _trail(client, run_id, field="computed.big"))[0] == of_field
         debug = await _called(client, "workflow_debug_info", workflow_id=run_id)
     assert (_seen(ended), total) == ([*START, *FIRST, *SECOND], 6)
     assert ended[:4] == paused, "what was computed is told as it was then, not as somebody computed it again"
