@@ -440,7 +440,8 @@ CONSUMERS = table(
     echo V | tee >(sh)  sh <<< V  . /dev/stdin <<< V  . <(echo V)  bash <(echo V)  exec 3<<< V; sh <&3  sh < V
     sh -c +e V  sh -c -e V  sh - V  sh -o errexit -c V  sh -$? V  bash --rcfile V -i -c true  bash -O V script
     bash -ic V  \\sh -c V  s''h -c V  /bin/s? -c V  {sh,x} -c V  ${S:-sh} -c V  $nothing V  e$nothing"val" V  ev\nal V
-    ev\\\nal V  ./start sh -c V  ./start bash -c "echo V"  ./start sh V  echo V | ./start sh  test -v V  [ -R V ]
+    ev\\\nal V  ./start eval V  ./start sh -c V  ./start bash -c "echo V"  ./start sh V  echo V | ./start sh
+    test -v V  [ -R V ]
     [ ! -v V ]  [ a -o -v V ]  [ V 'a[i]' ]  i=V; [ V 'a[i]' ]  i=V; test -v 'a[i]'  i=V; unset 'a[i]'
     i=V; read 'a[i]' < script  i=V; printf -v 'a[i]' b  i=V; export 'a[i]=1'  i=V; getopts a 'b[i]' -a
     i=V; exec {a[i]}> /dev/null  i=V; sleep 0 & wait -n -p 'a[i]'  i=V; echo ${a[i]}  i=V; echo ${a:i}

@@ -296,6 +296,7 @@ UNSAFE = [
     "ssh {{ x }} uptime",
     "docker run bash bash -c 'ls {{ x }}'",
     "kubectl exec push -- sh -c 'ls {{ x }}'",
+    "./start eval {{ x }}",
     "echo {{ x }} | find . -exec sh \\;",
     "i=$1; [ {{ x }} 'arr[i]' ]",
     "time if {{ x }}; then ls; fi",
