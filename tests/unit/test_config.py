@@ -168,3 +168,17 @@ def test_what_is_shown_has_no_secret_in_it() -> None:
     assert shown["notify"][0]["url"] == "https://hooks.example:8443/********"
     assert shown["notify"][1]["url"] == "$NTFY_URL"
     assert shown["mcp_servers"]["x"] == {"command": "y", "env": {"KEY": "********"}, "headers": {"A": "********"}}
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
+def test_a_file_without_settings_sets_nothing(fs: FakeFilesystem, text: str) -> None:
+    project_file(fs, text)
+    loaded = config.load(ROOT, {})
+    assert (loaded.workspaces_dir, loaded.watcher) == (None, "auto")
+
+
+@pytest.mark.usefixtures("home")
+def test_a_variable_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ConfigError, match="SIDECAR_NOTIFY: as a variable it is JSON, and this is not"):
+        config.load(ROOT, {"SIDECAR_NOTIFY": "desktop"})

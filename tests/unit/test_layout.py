@@ -212,3 +212,13 @@ def test_a_settings_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path
         with pytest.raises(ConfigError, match=name) as caught:
             layout.quick_setting(str(tmp_path / name), KEY)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "/a", "a\0", "a b", "a.b", "naïve", "a\n", "~", "$HOME", "*"])
+def test_anything_else_is_no_name(text: str) -> None:
+    assert not layout.is_name(text)
+
+
+def test_a_root_that_is_named_is_taken_as_it_is_and_not_searched_upwards(fs: FakeFilesystem) -> None:
+    make(fs, "/project/.swissarmyhammer", "/project/src")
+    assert layout.find_root("/project/src", {}) == "/project/src"

@@ -186,3 +186,15 @@ def test_a_program_is_found_where_the_agent_runs_in_the_home_and_on_the_path_of_
     assert place.call("command", command=["~/agent"]).argv[0] == str(own)
     other = program(tmp_path / "other" / "claude")
     assert place.call("claude", env={"PATH": str(other.parent)}).argv[0] == str(other)
+
+
+def test_a_variable_that_names_nothing_is_an_error_and_not_ignored(place: Place) -> None:
+    place.environment["SIDECAR_CLAUDE"] = "/nowhere/claude"
+    with pytest.raises(AgentFailed, match="'/nowhere/claude'"):
+        place.call("claude")
+
+
+def test_a_file_that_may_not_be_executed_is_no_program(place: Place) -> None:
+    (place.path / "claude").chmod(0o644)
+    with pytest.raises(AgentFailed, match="the program 'claude', or it is not executable"):
+        place.call("claude")

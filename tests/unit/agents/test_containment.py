@@ -85,3 +85,9 @@ def test_a_group_lists_its_members_is_killed_in_one_write_and_removed_when_empty
         assert cgroup.remove(group)
     assert not cgroup.kill(group)
     assert cgroup.pids(group) == []
+
+
+@linux
+def test_a_cgroup_that_is_not_ours_to_divide_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "own", lambda: "/proc/self")
+    assert "not delegated" in str(cgroup.why_not())

@@ -218,3 +218,19 @@ def test_a_file_that_is_changed_is_seen_also_where_the_clock_was_set_back_since_
     assert files.token() == before
     os.utime(tmp_path / "b", (1_000_000_001, 1_000_000_001))
     assert files.token() != before
+
+
+def test_life_during_a_wait_does_not_shorten_it_and_going_on_ends_it() -> None:
+    agent = Agent(idle_timeout="5s")
+    agent.watch.waits_for_moment(3600)
+    agent.watch.output(10)
+    assert agent.after(100) is None
+    agent.watch.goes_on()
+    assert agent.after(5) == "stall"
+
+
+def test_a_moment_that_has_passed_is_no_wait() -> None:
+    agent = Agent(idle_timeout="5s")
+    agent.now += 4
+    agent.watch.waits_for_moment(-50)
+    assert agent.after(5) == "stall"

@@ -292,3 +292,10 @@ def test_tasks_alone_are_judged_mildly_unless_somebody_imports_them(project: Pro
 @pytest.mark.parametrize("row", listing.workflows("/nonexistent", "builtin")[0], ids=lambda row: row["name"])
 def test_every_built_in_workflow_is_without_findings(project: Project, row: listing.Row) -> None:
     assert project.all(row["path"]) == []
+
+
+def test_an_included_workflow_that_is_broken_itself_is_an_error_of_the_includer(project: Project) -> None:
+    project.write("workflows/broken.yaml", "steps: 3\n")
+    found = project.found("steps:\n  - {type: include_workflow, workflow: broken}\n")
+    assert len(found) == 1
+    assert found[0].startswith("2: it has problems itself: ")

@@ -143,3 +143,11 @@ def test_a_definition_comes_back_from_its_record_when_its_files_are_gone(directo
     assert list(restored.sites()) == list(loaded.sites())
     assert restored.document.place(("steps", 0, "message")) == (4, 5)
     assert restored.record() == record
+
+
+def test_a_directory_that_is_itself_a_link_is_no_way_out(directory: Directory, tmp_path: Path) -> None:
+    directory.write("part.yaml", COMPONENT)
+    directory.write("main.yaml", "imports: [part.yaml]\nsteps: []\n")
+    (tmp_path / "link").symlink_to(directory.path)
+    linked = tmp_path / "link"
+    assert load_located(str(linked / "main.yaml"), "main", "project", str(linked)).components

@@ -57,6 +57,17 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
         ),
         (kinds.SIGNAL, {"signal": "stop", "cancelled": True}, ["stop cancelled"]),
         (kinds.AGENT_OUTPUT, {"agent_id": "?", "lines": ["a \033[31mred\033[0m b\a"]}, ["| a red b"]),
+        (kinds.AGENT_OUTPUT, {"agent_id": "1", "lines": ["x"], "dropped": 9}, ["| (9 lines left out)", "| x"]),
+        (
+            kinds.AGENT_ENDED,
+            {"name": "claude", "reason": "abort", "exit_code": -9, "survivors": 2},
+            ["claude: ended: abort, 2 processes survived"],
+        ),
+        (
+            kinds.TASK_ENDED,
+            {"task": "t", "error": {"message": "no"}, "will_retry": True},
+            ["task t: failed, is tried again: no"],
+        ),
         (kinds.EVALUATED, {"step": "a", "field": "items", "outcome": []}, []),
         ("something new", {}, []),
     ],

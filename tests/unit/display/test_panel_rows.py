@@ -120,3 +120,18 @@ def test_a_loop_that_is_over_before_its_maximum_is_not_half_done() -> None:
     assert "5 iterations done" in rows[2]
     rows = texts(panel.summary(told(loop, (kinds.RUN_ENDED, {"status": "stopped"})), 60, 100.0))
     assert "5 / 10 (50%)" in rows[2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "texts"),
+    [
+        (kinds.SIGNAL, {"signal": "abort", "reason": "enough"}, ["✗ Abort requested: enough"]),
+        (kinds.USAGE, {"step": "a", "cost_usd": 0.5, "tokens": 12_345}, ["Cost: $0.5000", "Tokens: 12.3k"]),
+        (kinds.QUESTION, {"prompt": "Which branch?"}, ["▶ RUNNING  asks: Which branch?"]),
+        (kinds.GATE, {"stage": "plan"}, ["‖ PAUSED  waits for approval of plan"]),
+        (kinds.STEP_FAILED, {"step": "a", "id": "lint", "error": {"message": "no"}}, ["step lint failed: no"]),
+    ],
+)
+def test_what_happened_is_shown(kind: str, data: dict[str, Any], texts: list[str]) -> None:
+    assert all(text in drawn(told((kind, data))) for text in texts)
+    assert "Press" not in drawn(told(STOP), keys=False)

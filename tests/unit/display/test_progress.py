@@ -180,3 +180,14 @@ def test_no_event_whatever_it_holds_raises(events: list[tuple[str, dict[str, Any
     for kind, data in events:
         story.tell(kind, **data)
     assert story.progress.status
+
+
+def test_a_stop_and_a_question_are_shown_until_they_are_over(story: Story) -> None:
+    story.tell(kinds.SIGNAL, signal="stop", source="keyboard", path=None, reason="requested at the terminal")
+    assert story.progress.signals["stop"] == ("requested at the terminal", "keyboard", "")
+    story.tell(kinds.SIGNAL, signal="stop", cancelled=True)
+    assert story.progress.signals == {}
+    story.tell(kinds.QUESTION, step="ask", prompt="Which branch?")
+    assert story.progress.waits_for == "Which branch?"
+    story.tell(kinds.ANSWERED, step="ask", value="main")
+    assert story.progress.waits_for == ""

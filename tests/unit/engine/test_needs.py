@@ -180,3 +180,9 @@ def test_workflows_that_include_each_other_are_looked_at_once(project: Project) 
     project.write("b", "steps: [{type: include_workflow, workflow: a}, {type: user_message, message: m}]")
     assert not project.ask("a", "server")
     assert project.ask("a", "agent")
+
+
+def test_a_workflow_that_cannot_be_found_or_read_needs_nobody(project: Project) -> None:
+    project.write("main", "steps: [{type: include_workflow, workflow: gone}, {type: include_workflow, workflow: bad}]")
+    project.write("bad", "steps: 7")
+    assert not project.ask("main")

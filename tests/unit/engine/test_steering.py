@@ -12,7 +12,7 @@ import pytest
 
 from sidecar import layout
 from sidecar.engine import redirects
-from sidecar.errors import InputError
+from sidecar.errors import InputError, NotFound
 from sidecar.model import ulid
 
 
@@ -148,3 +148,11 @@ async def test_a_text_is_there_until_it_was_heard_and_is_heard_once_where_it_can
             tasks.cancel_scope.cancel()
     assert [text for text, _ in heard] == ["one"]
     assert len(heard[0][1]) == 1, "it was removed before it was heard"
+
+
+@pytest.mark.usefixtures("run_id")
+@pytest.mark.parametrize("name", ["01JC0000000000000000000000", "..", ".", "a/b", ""])
+def test_a_run_that_is_not_there_is_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NotFound):
+        redirects.redirect(str(tmp_path), name, "text")
+    assert take(str(tmp_path), name) == []

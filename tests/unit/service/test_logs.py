@@ -176,3 +176,9 @@ def test_what_is_logged_again_and_again_is_told_once_and_then_counted(
         "it failed (99 more times in the last 0 s)",
         "later",
     ]
+
+
+def test_a_variable_that_was_inherited_does_not_make_a_file_the_journal(pipe: tuple[int, TextIO]) -> None:
+    logs.set_up(pipe[1], "info", {"JOURNAL_STREAM": "1:2"})
+    logger.info("it runs")
+    assert lines(pipe[0])[0]["message"] == "it runs"

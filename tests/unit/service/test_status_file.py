@@ -66,3 +66,10 @@ def test_the_mode_is_what_claude_iterate_wrote_down(tmp_path: Path, content: str
     if content is not None:
         (tmp_path / ".metadata.json").write_text(content)
     assert status_file.mode(str(tmp_path)) == mode
+
+
+def test_wrong_types_inside_are_left_out(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, {"complete": False, "progress": {"completed": "3", "total": True}, "worked": 1, "summary": 2}
+    )
+    assert (found.completed, found.total, found.percent, found.worked, found.summary) == (None, None, None, None, "")

@@ -171,3 +171,32 @@ def test_a_file_tells_who_its_service_runs_as(user: str) -> None:
         assert units.user_of(made.text) == user
     assert units.user_of(user_unit().text) is None
     assert units.user_of("") is None
+
+
+def test_launchd_waits_longer_than_the_ladder_takes() -> None:
+    def exit_timeout(kill_after_s: float) -> int:
+        made = units.launchd(template(units.LAUNCHD_TEMPLATE), replace(HERE, kill_after_s=kill_after_s))
+        return int(plistlib.loads(made.text.encode())["ExitTimeOut"])
+
+    assert exit_timeout(5) >= 20
+    assert exit_timeout(600) > 607
+
+
+def test_the_log_of_a_daemon_is_its_users_and_that_of_a_person_needs_no_help() -> None:
+    system = units.launchd(template(units.LAUNCHD_TEMPLATE), replace(HERE, user="me"))
+    assert system.written_by_user == (linted(system.text)["StandardOutPath"],)
+    assert system.directories == ("/Library/Logs/sidecar",)
+    assert units.launchd(template(units.LAUNCHD_TEMPLATE), HERE).written_by_user == ()
+
+
+def test_a_daemon_of_a_mac_finds_what_homebrew_installed() -> None:
+    assert units.search_path("/Users/me", "darwin").split(":")[:2] == ["/Users/me/.local/bin", "/opt/homebrew/bin"]
+    assert "homebrew" not in units.search_path("/home/me", "linux")
+    assert all(units.search_path("/home/me", name).endswith(":/usr/bin:/sbin:/bin") for name in ("darwin", "linux"))
+
+
+def test_who_has_no_manager_is_told_what_helps_on_that_system() -> None:
+    assert "loginctl enable-linger" in user_unit().without_manager
+    told = units.launchd(template(units.LAUNCHD_TEMPLATE), HERE).without_manager
+    assert "loginctl" not in told
+    assert "--system" in told

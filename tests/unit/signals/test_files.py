@@ -446,3 +446,10 @@ def test_a_directory_is_inside_of_a_project_however_the_project_is_spelt(tmp_pat
     assert found(workspace, "stop").reason == "why"
     with pytest.raises(SignalError, match="leads outside the project"):
         write(str(tmp_path / "elsewhere"), "stop", "why", new_trailers(), inside=str(tmp_path / "Project"))
+
+
+def test_a_symbolic_link_left_aside_is_put_back_as_a_link(directory: str) -> None:
+    os.symlink("nowhere", path_of(directory, "stop") + ".taken")
+    recover(directory)
+    assert os.readlink(path_of(directory, "stop")) == "nowhere"
+    assert os.listdir(directory) == [".stop"]

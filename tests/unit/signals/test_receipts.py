@@ -166,3 +166,15 @@ def test_a_link_to_somebody_elses_receipt_is_not_followed(tmp_path: Path) -> Non
     os.rename(tmp_path / ".abort.receipt.json", tmp_path / "elsewhere.json")
     os.symlink("elsewhere.json", tmp_path / ".abort.receipt.json")
     assert receipts.read(signal.path) is None
+
+
+def test_applied_to_anybody_is_applied_however_many_others_refused(tmp_path: Path) -> None:
+    signal = signal_in(tmp_path)
+    receipts.add(signal, "applied", runs=[outcome("A")])
+    assert receipts.add(signal, "refused", runs=[outcome("B", "running")])["state"] == "applied"
+
+
+def test_an_owner_alone_can_correct_its_survivors(tmp_path: Path) -> None:
+    signal = signal_in(tmp_path)
+    receipts.add(signal, "applied", runs=[outcome("A")], survivors=2)
+    assert receipts.add(signal, "applied", runs=[outcome("A")], survivors=0)["survivors"] == 0

@@ -161,3 +161,11 @@ def test_a_text_that_names_a_workspace_or_a_run_is_recognised() -> None:
     assert targets.is_workspace_or_run(ROOT, run_id, {}) == "run"
     for text in ("", "other", "..", "my-task is stuck", "my-task/", "a\0b"):
         assert targets.is_workspace_or_run(ROOT, text, {}) is None
+
+
+def test_a_setting_that_is_unset_in_the_project_beats_the_users_whichever_way_it_is_read(
+    project: FakeFilesystem,
+) -> None:
+    project.create_file(layout.user_config(), contents="workspaces_dir: of-user\n")
+    project.create_file(layout.project_config(ROOT), contents="workspaces_dir: null\n")
+    assert targets.workspaces_directory(ROOT, {}) == DEFAULT

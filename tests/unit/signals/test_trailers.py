@@ -185,3 +185,11 @@ def test_signed_says_who_when_and_which() -> None:
 def test_any_moment_survives_the_trip_to_text_and_back(when: datetime.datetime) -> None:
     seconds = when.replace(microsecond=0).timestamp()
     assert parse_timestamp(timestamp(seconds)) == seconds
+
+
+def test_timestamps_are_utc_to_the_second_and_read_back() -> None:
+    assert timestamp(0) == "1970-01-01T00:00:00Z"
+    assert parse_timestamp("1970-01-01T00:00:10Z") == 10
+    assert parse_timestamp("1970-01-01T01:00:10+01:00") == 10
+    assert parse_timestamp("1970-01-01T00:00:10") == 10, "a moment without a zone is UTC, on any machine"
+    assert parse_timestamp("yesterday") is None

@@ -179,3 +179,11 @@ async def test_a_tick_that_looks_at_a_part_at_a_time_finds_a_signal_in_any_direc
         (path / ".abort").touch()
     await ticks(watcher, told, 50)
     assert sorted(told) == sorted(map(str, paths))
+
+
+def test_what_a_crashed_sidecar_left_aside_is_put_back_on_add(tmp_path: Path) -> None:
+    (tmp_path / ".stop.taken").write_text("why")
+    watcher, told = Watcher(Polling(), no_report), list[str]()
+    watcher.add(str(tmp_path), told.append)
+    assert told == [str(tmp_path)]
+    assert (tmp_path / ".stop").read_text() == "why"

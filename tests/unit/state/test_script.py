@@ -412,3 +412,20 @@ def test_a_glimpse_of_something_large_is_small() -> None:
     seen = glimpse({"rows": [{"id": number} for number in range(10_000)], "text": "x" * 5000})
     assert len(str(seen)) < 5000
     assert "more" in str(seen)
+
+
+def test_own_properties_may_have_the_names_of_inherited_ones(script: Script, world: World) -> None:
+    source = """
+      const o = {}; o.toString = () => 'mine'; o.constructor = 1; o.hasOwnProperty = 2;
+      class Own extends Error { constructor(m) { super(m); this.name = 'Own'; } }
+      const e = new TypeError('a'); e.message = 'b';
+      return [`${o}`, o.constructor, o.hasOwnProperty, String(new Own('m')), String(e), Object.keys(o)];
+    """
+    expected = ["mine", 1, 2, "Own: m", "TypeError: b", ["toString", "constructor", "hasOwnProperty"]]
+    assert evaluate(script, world, source) == expected
+
+
+def test_dates_with_a_value_work(script: Script, world: World) -> None:
+    source = "[new Date('2026-01-01').getTime(), new Date(0) instanceof Date, Date.UTC(1970), Date.parse('1970-01-01')]"
+    assert evaluate(script, world, source) == [1767225600000, True, 0, 0]
+    assert evaluate(script, world, "[new Date(0), new Date(NaN)]") == ["1970-01-01T00:00:00.000Z", None]

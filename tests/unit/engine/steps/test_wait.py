@@ -13,7 +13,7 @@ from sidecar.config import Settings
 from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.steps import wait
 from sidecar.engine.steps.context import Context, RunServices
-from sidecar.errors import StepFailed
+from sidecar.errors import ExpressionError, StepFailed
 from sidecar.model.steps import Wait
 from sidecar.state.reactive import Reactive, Write
 from sidecar.state.script import Script
@@ -120,3 +120,8 @@ async def test_the_last_look_is_at_the_timeout_however_long_the_interval(context
     with anyio.fail_after(20):
         await wait.run(step(until="{{ done > 0 }}", interval="1h", timeout=20), replace(context, view=view))
     assert view.looks == 2
+
+
+async def test_a_condition_that_cannot_be_evaluated_fails_at_once(context: Context) -> None:
+    with anyio.fail_after(20), pytest.raises(ExpressionError, match="nobody_knows"):
+        await wait.run(step(until="{{ nobody_knows.field }}", interval="1h"), context)
