@@ -345,7 +345,7 @@ class Agent(Endable):
             await self.wait_news(deadline - time.monotonic())
         was_lost = reason == "internal_error" and self._sentinel_lost
         problem = "the sentinel that started it was killed" if was_lost else None
-        processes, rung = casualties.processes(self.launch.run_id), casualties.highest_rung()
+        rung, processes = casualties.highest_rung(), casualties.processes(self.launch.run_id)
         return self._event(reason, processes, rung, survivors, problem)
 
     def _kill_now(self) -> int:
