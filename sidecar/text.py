@@ -5,6 +5,10 @@ Standard library only, and what is slow to import only where it is needed.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # Agents print what they like. Longer than any screen is wide, so that a line of a mebibyte costs nothing.
 _LONGEST = 2048
 _MOST_KNOWN = 4096
@@ -124,6 +128,12 @@ def wrapped(line: str, indent: int) -> str:
     return f"\n{' ' * indent}".join([line[:indent] + parts[0], *parts[1:]]) if parts else line
 
 
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The rows as lines: every column as wide as its widest cell, but for the last."""
+    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
+
+
 class _Cells(dict[str, int]):
     """How many cells a character takes."""
 
@@ -156,6 +166,13 @@ def duration(seconds_s: float) -> str:
         return f"{hours}h {minutes:02}m"
     days, hours = divmod(hours, 24)
     return f"{days}d {hours}h"
+
+
+def age(timestamp: str, now: float) -> str:
+    """How long ago a moment was, given in ISO 8601."""
+    from datetime import datetime  # noqa: PLC0415
+
+    return duration(now - datetime.fromisoformat(timestamp).timestamp())
 
 
 def cost(usd: float) -> str:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
-from sidecar.text import printable
+from sidecar.text import age, printable, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,18 +119,13 @@ def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
 def _table(runs: list[dict[str, Any]], more: bool, now: float) -> list[str]:
     if not runs:
         return ["no runs yet: sidecar flow run NAME"]
-    rows = [_HEADINGS, *(_row(run, now) for run in runs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
-    lines = [
-        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:-1], widths, strict=True)), row[-1]])
-        for row in rows
-    ]
+    lines = table([_HEADINGS, *(_row(run, now) for run in runs)])
     return [*lines, "and older ones: --all, or --limit N"] if more else lines
 
 
 def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
     cells = (run["run_id"], run["status"], run["workflow"], run["step"] or "-", str(run["iteration"] or "-"))
-    return (*cells, _age(run["started_at"], now), _reason(run))
+    return (*cells, age(run["started_at"], now), _reason(run))
 
 
 def _reason(run: dict[str, Any]) -> str:
@@ -147,15 +142,15 @@ def _details(found: dict[str, Any], now: float) -> list[str]:
         ("status", run["status"] + (f": {_reason(run)}" if _reason(run) else "")),
         ("step", run["step"]),
         ("iteration", run["iteration"]),
-        ("started", f"{run['started_at']}, {_age(run['started_at'], now)} ago"),
-        ("ended", f"{run['ended_at']}, {_age(run['ended_at'], now)} ago" if run["ended_at"] else None),
+        ("started", f"{run['started_at']}, {age(run['started_at'], now)} ago"),
+        ("ended", f"{run['ended_at']}, {age(run['ended_at'], now)} ago" if run["ended_at"] else None),
         ("limit", run["limit"]),
         ("cost", f"{run['cost_usd']:.4f} USD" if run["cost_usd"] is not None else None),
         ("tokens", run["tokens"] or None),
     ]
     lines = [f"{name + ':':<11}{value}" for name, value in facts if value is not None]
     lines += [
-        f"{'agent:':<11}{agent['name']}, pid {agent['pid']}, for {_age(agent['started_at'], now)}"
+        f"{'agent:':<11}{agent['name']}, pid {agent['pid']}, for {age(agent['started_at'], now)}"
         for agent in run["agents"]
     ]
     lines += [
@@ -178,14 +173,6 @@ def _needs(run: dict[str, Any]) -> list[str]:
     output = needs["output"]
     text = output if isinstance(output, str) else json.dumps(output, indent=1, ensure_ascii=False)
     return [*lines, *(f"  | {line}" for line in text.splitlines())]
-
-
-def _age(moment: str, now: float) -> str:
-    from datetime import datetime  # noqa: PLC0415
-
-    from sidecar.text import duration  # noqa: PLC0415
-
-    return duration(now - datetime.fromisoformat(moment).timestamp())
 
 
 def _fitted(lines: list[str]) -> list[str]:

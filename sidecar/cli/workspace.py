@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import InputError
-from sidecar.text import printable
+from sidecar.text import age, printable, table
 
 if TYPE_CHECKING:
     from sidecar.config import Project
@@ -166,7 +167,7 @@ def _progress(status: dict[str, Any]) -> str:
 
 
 def _last(run: dict[str, Any] | None) -> str:
-    return f"{run['status']} {run['run_id']}, {_age(run['started_at'])} ago" if run is not None else "-"
+    return f"{run['status']} {run['run_id']}, {age(run['started_at'], time.time())} ago" if run is not None else "-"
 
 
 def _asked(signals: list[dict[str, Any]]) -> str:
@@ -175,7 +176,7 @@ def _asked(signals: list[dict[str, Any]]) -> str:
 
 def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     status = found["status"]
-    written = f", written {_age(status['written_at'])} ago" if status["written_at"] else ""
+    written = f", written {age(status['written_at'], time.time())} ago" if status["written_at"] else ""
     instructions = {"ready": "written", "missing": "missing", "template": "still the template"}
     facts = [
         ("workspace", found["name"]),
@@ -199,22 +200,12 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _told(run: dict[str, Any]) -> str:
     reason = f": {run['reason']}" if run["reason"] and run["reason"] != run["status"] else ""
-    return f"{run['run_id']} {run['workflow']}, {_age(run['started_at'])} ago, {run['status']}{reason}"
-
-
-def _age(moment: str) -> str:
-    import time  # noqa: PLC0415
-    from datetime import datetime  # noqa: PLC0415
-
-    from sidecar.text import duration  # noqa: PLC0415
-
-    return duration(time.time() - datetime.fromisoformat(moment).timestamp())
+    return f"{run['run_id']} {run['workflow']}, {age(run['started_at'], time.time())} ago, {run['status']}{reason}"
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        _print("  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]))
+    for line in table(rows):
+        _print(line)
 
 
 def _print(text: str) -> None:

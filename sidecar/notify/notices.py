@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar.model import events as kinds
+from sidecar.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +114,7 @@ def summed(notices: Sequence[Notice], left_out: int = 0) -> Notice:
 
 def _clean(text: str) -> str:
     """Without anything that a terminal, a header or a desktop would obey."""
-    kept = "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+    kept = printable(text, keep="\n")
     return kept if len(kept) <= _LONGEST else kept[: _LONGEST - 1] + "…"
 
 

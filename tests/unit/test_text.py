@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text import clean, cost, cut, duration, share, tokens, width
+from sidecar.text import age, clean, cost, cut, duration, share, table, tokens, width
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,15 @@ def test_tokens_are_rounded(count: int, told: str) -> None:
 def test_a_share_is_whole_only_at_the_end(done: int, of: int, told: str) -> None:
     assert share(done, of) == told
     assert share(of, of).endswith("(100%)")
+
+
+def test_an_age_is_told_from_any_way_to_write_a_moment() -> None:
+    assert age("1970-01-01T00:00:00Z", 65) == age("1970-01-01T01:00:00+01:00", 65) == "1m 05s"
+
+
+def test_in_a_table_all_but_the_last_column_are_padded() -> None:
+    assert table([("RUN", "STATUS", "REASON"), ("a", "completed", "x"), ("long", "b", "")]) == [
+        "RUN   STATUS     REASON",
+        "a     completed  x",
+        "long  b          ",
+    ]

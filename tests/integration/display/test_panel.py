@@ -20,29 +20,12 @@ import pyte
 import pytest
 
 from sidecar.model import events as kinds
+from tests.kit.terminal import TwoScreens
 
 _PROGRAM = Path(__file__).parent / "programs" / "show_panel.py"
 _SNAPSHOTS = Path(__file__).parent / "snapshots"
 _DEADLINE_S = 30.0
 _SIZES = [(80, 24), (40, 12), (20, 10), (200, 60)]
-
-
-class TwoScreens(pyte.Screen):
-    """pyte knows only one screen; terminals have a second one, which the first survives."""
-
-    def set_mode(self, *modes: int, **kwargs: Any) -> None:
-        if 1049 in modes and kwargs.get("private"):
-            self.first = {y: dict(line) for y, line in self.buffer.items()}, self.cursor.x, self.cursor.y
-        super().set_mode(*modes, **kwargs)
-
-    def reset_mode(self, *modes: int, **kwargs: Any) -> None:
-        super().reset_mode(*modes, **kwargs)
-        if 1049 in modes and kwargs.get("private"):
-            lines, x, y = self.first
-            self.buffer.clear()
-            for at, line in lines.items():
-                self.buffer[at].update(line)
-            self.cursor_position(y + 1, x + 1)
 
 
 class Show:
