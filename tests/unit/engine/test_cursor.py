@@ -36,7 +36,9 @@ class Play:
         main: StepList,
         answers: dict[str, Any] | None = None,
         included: dict[tuple[str, ...], StepList] | None = None,
+        failing: dict[str, int] | None = None,
     ) -> None:
+        self.failing = failing or {}
         self.parts = {(): main, **(included or {})}
         self.answers = {
             key: list(value) if isinstance(value, tuple) else value for key, value in (answers or {}).items()
@@ -63,6 +65,9 @@ class Play:
             case actions.Execute():
                 self.ran.append(action.step.id)
                 self.scopes.append(action.scope.names)
+                self.failing[action.step.id] = self.failing.get(action.step.id, 0) - 1
+                if self.failing[action.step.id] >= 0:
+                    return actions.ActionFailed(ERROR)
         return actions.Completed()
 
     def until(self, kind: type, step_id: str = "") -> Any:
@@ -300,3 +305,27 @@ def test_an_exit_ends_the_run_with_its_status_and_message(status: str, ends: str
     leaving = {"type": "exit", "id": "x", "status": status, "message": "because {{ y }}"}
     end = Play(part(leaving, say("never")), {"x.message": ("because of it",)}).to_the_end()
     assert (end.status, end.message) == (ends, "because of it")
+
+
+# Resuming
+
+
+def test_a_failed_run_is_resumed_at_the_step_that_failed_however_deep_it_stands() -> None:
+    inside = part(say("a"), {"type": "foreach", "id": "f", "items": "{{ x }}", "body": [say("b"), say("c")]})
+    including = {"type": "include_workflow", "id": "inc", "workflow": "x"}
+    play = Play(part(including, say("d")), {"f.items": [1, 2]}, {("inc",): inside}, failing={"c": 1})
+    assert play.to_the_end() == actions.Finished("failed", "it failed", ERROR)
+    play.cursor = play.cursor.resumed()
+    assert isinstance(play.cursor.action, actions.Boundary)
+    assert play.to_the_end() == DONE
+    assert play.ran == ["a", "b", "c", "c", "b", "c", "d"]
+    assert play.cursor.resumed().action == DONE
+
+
+def test_a_resume_keeps_the_count_of_failures_unless_told_otherwise() -> None:
+    for reset, runs in ((False, 3), (True, 4)):
+        play = Play(part(say("a", on_error="retry", retry_count=1, retry_delay=0)), failing={"a": 99})
+        play.to_the_end()
+        play.cursor = play.cursor.resumed(reset_error_counts=reset)
+        assert play.to_the_end().status == "failed"
+        assert len(play.ran) == runs

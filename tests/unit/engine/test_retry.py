@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.cursor.actions import ActionFailed, Completed, Delay, Passed
+from sidecar.engine.cursor.actions import ActionFailed, Answer, Boundary, Completed, Delay, Finished, Passed
 from sidecar.engine.cursor.moves import LONGEST_DELAY_S, Cursor, exponential_s
 from sidecar.engine.cursor.position import StepList
 from sidecar.model.steps import UserMessage
@@ -52,3 +52,16 @@ def test_exponential_delays_stay_finite_and_never_fall_below_the_one_that_was_as
     delay = exponential_s(delay_s, failures)
     assert math.isfinite(delay)
     assert delay_s <= delay <= max(delay_s, LONGEST_DELAY_S)
+
+
+def test_signals_are_looked_for_again_before_each_attempt() -> None:
+    cursor = after_failures(1, on_error="retry", retry_delay=5)
+    assert isinstance(cursor.action, Delay)
+    assert isinstance(cursor.after(Completed()).action, Boundary)
+
+
+def test_a_delay_that_is_none_fails_the_step_with_the_reason() -> None:
+    end = after_failures(1, on_error="retry", retry_delay="{{ d }}").after(Answer("soon")).action
+    assert isinstance(end, Finished)
+    assert end.status == "failed"
+    assert "`retry_delay` of step 'a'" in end.message

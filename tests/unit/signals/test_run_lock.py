@@ -196,3 +196,11 @@ def test_a_lock_that_cannot_be_written_is_told_as_an_error_of_ours_and_leaves_no
     with pytest.raises(StoreError, match=f"{run_id} cannot be executed, its lock cannot be written: .*/lock: Is a dir"):
         RunLock(root, run_id).acquire()
     assert os.listdir("/dev/fd") == before
+
+
+def test_an_entry_that_a_crash_left_behind_makes_no_run_open(root: str) -> None:
+    run_id = ulid.new()
+    with begun(root, run_id):
+        run_lock.end(root, run_id)
+    open(os.path.join(layout.open_directory(root), run_id), "w").close()
+    assert open_runs(root) == []
