@@ -1,15 +1,18 @@
-"""Messages and descriptors arrive whole and in order, however the bytes are cut."""
+"""Messages and descriptors arrive whole and in order, however the bytes are cut; the sentinel imports little."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sidecar
 from sidecar.agents.sentinel import Inbox, pack
 
 
@@ -66,3 +69,14 @@ def test_text_that_is_not_utf8_survives(ends: tuple[socket.socket, socket.socket
     left, right = ends
     left.sendall(pack({"argv": [os.fsdecode(b"\xff\x00\xfe")]}))
     assert Inbox(right).receive() == [{"argv": [os.fsdecode(b"\xff\x00\xfe")]}]
+
+
+def test_the_sentinel_imports_little_and_nothing_that_is_installed() -> None:
+    program = (
+        "import sys; before = set(sys.modules); sys.path.insert(0, sys.argv[1]); import sidecar.agents.sentinel; "
+        "print(*(name for name in set(sys.modules) - before if name.partition('.')[0] not in sys.stdlib_module_names))"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.abspath(str(sidecar.__file__))))
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program, root], capture_output=True, text=True, check=True)
+    agents = {f"sidecar.agents.{name}" for name in ("sentinel", "cgroup", "lineage")}
+    assert set(done.stdout.split()) == {"sidecar", "sidecar.agents", *agents}
