@@ -9,7 +9,7 @@ from tests.kit.ids import is_id, new_id
 from tests.kit.journal import Event, RunRow
 from tests.kit.project import Daemon, Project, tagged
 from tests.kit.signals import HeldRun, SignalFile, present, read_signal
-from tests.kit.terminal import Terminal
+from tests.kit.terminal import JobShell, Terminal
 from tests.kit.waiting import DEADLINE_S, alive, eventually, until
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Event",
     "Forked",
     "HeldRun",
+    "JobShell",
     "Project",
     "RunRow",
     "SignalFile",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
@@ -14,10 +11,11 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+
+from tests.kit import JobShell
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _LISTENER = [sys.executable, str(_PROGRAMS / "listener.py")]
@@ -26,77 +24,25 @@ _LFLAG = 3
 _CTRL_C, _CTRL_D, _CTRL_Z = b"\x03", b"\x04", b"\x1a"
 
 
-class Desk:
-    """A terminal with a shell on it, and the hands of the person who sits there."""
+class Desk(JobShell):
+    """A terminal with a listener on it."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.keys, self.terminal = pty.openpty()
-        self.before = self.setting()
-        commands, self._commands = os.pipe()
-        self._reports, reports = os.pipe()
-        self._unread = b""
-        self.shell = subprocess.Popen(
-            [sys.executable, str(_PROGRAMS / "job_shell.py"), str(commands)],
-            stdin=self.terminal,
-            stdout=reports,
-            pass_fds=[commands],
-            start_new_session=True,
-            env=environment,
-        )
-        os.close(commands)
-        os.close(reports)
-        self.job = psutil.Process()
+        super().__init__(environment)
         self.guardians: list[psutil.Process] = []
 
     def close(self) -> None:
-        if self.job.pid != os.getpid():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self.job.kill()
-        self.shell.kill()
-        self.shell.wait()
+        super().close()
         wait_until(lambda: all(map(is_gone, self.guardians)), "the guardian has ended")
-        for fd in (self.terminal, self._commands, self._reports, *([self.keys] if self.keys >= 0 else [])):
-            os.close(fd)
 
-    def tell(self, *words: str) -> None:
-        os.write(self._commands, ("\0".join(words) + "\n").encode())
-        if words[0] != "start":
-            self.expect("done")
-
-    def expect(self, beginning: str) -> str:
-        """The next report, which begins like this."""
-        report = self.next_report()
-        assert report.startswith(beginning)
-        return report
-
-    def next_report(self) -> str:
-        deadline = time.monotonic() + _DEADLINE_S
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([self._reports], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, "no report came"
-            more = os.read(self._reports, 4096)
-            assert more, "the shell is gone"
-            self._unread += more
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line.decode()
-
-    def has_report(self, *, within_s: float) -> bool:
-        return bool(self._unread or select.select([self._reports], [], [], within_s)[0])
-
-    def start(self, press: str = "report", *circumstances: str, place: str = "foreground") -> None:
-        self.tell("start", place, *_LISTENER, press, *circumstances)
-        reports = sorted([self.next_report(), self.next_report()])
-        assert reports[1] == "started"
-        self.job = psutil.Process(int(reports[0].removeprefix("job ")))
+    def begin(self, press: str = "report", *circumstances: str, place: str = "foreground") -> psutil.Process:
+        return self.start(place, [*_LISTENER, press, *circumstances], "started")
 
     def listen(self, press: str = "report", *circumstances: str) -> None:
         """Start a listener in the foreground, and wait until it has the terminal."""
-        self.start(press, *circumstances)
+        job = self.begin(press, *circumstances)
         self.wait_until_taken()
-        self.guardians = self.job.children()
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.keys, keys)
+        self.guardians = job.children()
 
     def press_s(self) -> None:
         """Until it is read: what is read in one piece with an escape sequence is taken for a part of that."""
@@ -105,18 +51,11 @@ class Desk:
             if self.has_report(within_s=patience_s):
                 return
 
-    def hang_up(self) -> None:
-        os.close(self.keys)
-        self.keys = -1
-
-    def setting(self) -> list[Any]:
-        return termios.tcgetattr(self.terminal)
-
     def wait_until_taken(self) -> None:
-        wait_until(lambda: not self.setting()[_LFLAG] & termios.ICANON, "the listener has the terminal")
+        self.wait(self.takes_keys)
 
     def wait_until_restored(self) -> None:
-        wait_until(lambda: self.setting() == self.before, "the terminal is as it was")
+        self.wait(lambda: self.setting() == self.before)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -377,7 +316,7 @@ def test_continued_in_the_background_it_leaves_the_terminal_to_others(desk: Desk
 
 
 def test_started_in_the_background_it_waits_and_takes_up_when_brought_to_the_foreground(desk: Desk) -> None:
-    desk.start(place="background")
+    desk.begin(place="background")
     desk.press(b"for the shell\n")
     wait_for_looks(desk.job)
     assert desk.job.status() != psutil.STATUS_STOPPED
@@ -402,7 +341,7 @@ def test_moved_to_the_background_without_a_signal_it_gives_the_terminal_back(des
 
 
 def test_in_the_background_unread_input_does_not_make_it_spin(desk: Desk) -> None:
-    desk.start(place="background")
+    desk.begin(place="background")
     desk.press(b"for the shell\n")
 
     def sleeps_most_of_the_time() -> bool:
@@ -430,7 +369,7 @@ def test_a_terminal_that_hangs_up_ends_it_quietly(desk: Desk) -> None:
 
 
 def test_a_terminal_that_hangs_up_in_the_background_ends_it_quietly(desk: Desk) -> None:
-    desk.start("report", "no-hangup", place="background")
+    desk.begin("report", "no-hangup", place="background")
     wait_for_looks(desk.job)
     desk.hang_up()
     desk.expect("returned children 0")
@@ -445,13 +384,13 @@ def test_an_end_of_input_ends_it_quietly(desk: Desk) -> None:
 
 
 def test_a_terminal_that_controls_somebody_else_is_left_alone(desk: Desk) -> None:
-    desk.start("report", "foreign-terminal")
+    desk.begin("report", "foreign-terminal")
     desk.expect("returned children 0")
     assert desk.setting() == desk.before
 
 
 def test_a_terminal_that_is_not_the_input_is_left_alone(desk: Desk) -> None:
-    desk.start("report", "other-input")
+    desk.begin("report", "other-input")
     desk.expect("returned children 0")
     assert desk.setting() == desk.before
 

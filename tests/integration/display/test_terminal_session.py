@@ -2,120 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import pty
-import select
 import signal
-import struct
-import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pyte
 import pytest
 
+from tests.kit import JobShell
+
 _PROGRAM = Path(__file__).parent / "programs" / "sitting.py"
-_SHELL = Path(__file__).parent / "programs" / "job_shell.py"
-_DEADLINE_S = 20.0
-_LFLAG = 3
 _ENTER, _LEAVE = b"\033[?1049h", b"\033[?1049l"
 
 
-class Desk:
-    """A terminal with a shell on it, its screen, and the hands of the person who sits there."""
-
-    def __init__(self) -> None:
-        self.keys, self.terminal = pty.openpty()
-        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = self.setting()
-        self.screen = pyte.Screen(80, 24)
-        self.stream = pyte.ByteStream(self.screen)
-        self.written = b""
-        commands, self._commands = os.pipe()
-        self._reports, reports = os.pipe()
-        self._unread = b""
-        self.shell = subprocess.Popen(
-            [sys.executable, str(_SHELL), str(commands)],
-            stdin=self.terminal,
-            stdout=reports,
-            pass_fds=[commands],
-            start_new_session=True,
-            env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"},
-        )
-        os.close(commands)
-        os.close(reports)
-        self.job: psutil.Process | None = None
-
-    def close(self) -> None:
-        if self.job is not None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self.job.kill()
-        self.shell.kill()
-        self.shell.wait()
-        for fd in (self.keys, self.terminal, self._commands, self._reports):
-            os.close(fd)
-
-    def tell(self, *words: str) -> None:
-        os.write(self._commands, ("\0".join(words) + "\n").encode())
-        if words[0] != "start":
-            self.expect("done")
+class Desk(JobShell):
+    """A terminal with a panel on it."""
 
     def sit_down(self, *arguments: str) -> None:
-        self.tell("start", "foreground", sys.executable, str(_PROGRAM), *arguments)
-        reports = sorted([self.next_report(), self.next_report()])
-        assert reports[1] == "ready"
-        self.job = psutil.Process(int(reports[0].removeprefix("job ")))
-
-    def expect(self, report: str) -> None:
-        assert self.next_report() == report
-
-    def next_report(self) -> str:
-        self.wait(lambda: b"\n" in self._unread)
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line.decode()
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.keys, keys)
-
-    def setting(self) -> list[Any]:
-        return termios.tcgetattr(self.terminal)
-
-    def hears_keys(self) -> bool:
-        return not self.setting()[_LFLAG] & termios.ICANON
-
-    def shows(self, text: str) -> bool:
-        return any(text in row for row in self.screen.display)
+        self.start("foreground", [sys.executable, str(_PROGRAM), *arguments], "ready")
 
     def shows_panel(self) -> bool:
         return self.written.count(_ENTER) > self.written.count(_LEAVE)
 
-    def wait(self, condition: Callable[[], bool]) -> None:
-        """Read the screen and the reports until something is true."""
-        deadline = time.monotonic() + _DEADLINE_S
-        while not condition():
-            assert time.monotonic() < deadline, "\n".join([*self.screen.display, self._unread.decode()])
-            readable = select.select([self.keys, self._reports], [], [], 0.02)[0]
-            if self._reports in readable:
-                self._unread += os.read(self._reports, 4096)
-            if self.keys in readable:
-                data = os.read(self.keys, 65536)
-                self.written += data
-                self.stream.feed(data)
-
     def wait_for_the_panel(self) -> None:
-        self.wait(lambda: self.shows_panel() and self.hears_keys() and self.shows("▶ RUNNING"))
+        self.wait(lambda: self.shows_panel() and self.takes_keys() and self.shows("▶ RUNNING"))
 
 
 @pytest.fixture
 def desk() -> Iterator[Desk]:
-    desk = Desk()
+    desk = Desk({**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"})
     try:
         yield desk
     finally:
@@ -125,6 +44,7 @@ def desk() -> Iterator[Desk]:
 def test_the_panel_is_shown_and_the_key_is_heard(desk: Desk) -> None:
     desk.sit_down("nothing")
     desk.wait_for_the_panel()
+    assert len(desk.job.children()) == 1  # one guardian looks after the screen and the keys
     desk.press(b"s")
     desk.expect("press")
 
@@ -161,8 +81,7 @@ def test_continued_in_the_background_it_leaves_the_screen_to_others(desk: Desk) 
     desk.wait(lambda: not desk.shows_panel())
     written = len(desk.written)
     desk.tell("signal", str(int(signal.SIGCONT)))
-    assert desk.job is not None
-    desk.wait(lambda: desk.job is not None and desk.job.status() == psutil.STATUS_SLEEPING)
+    desk.wait(lambda: desk.job.status() == psutil.STATUS_SLEEPING)
     three_beats = time.monotonic() + 0.8  # nothing can be waited for where nothing is to happen
     desk.wait(lambda: time.monotonic() > three_beats)
     assert len(desk.written) == written
@@ -279,7 +198,6 @@ def test_ctrl_z_stops_a_command_and_us_and_fg_brings_both_back(desk: Desk) -> No
     desk.press(b"\x1a")
     desk.expect(f"stopped {int(signal.SIGTSTP)}")
     desk.tell("foreground")
-    assert desk.job is not None
     desk.tell("signal", str(int(signal.SIGCONT)))
     desk.press(b"boss\r")
     desk.expect("lent 0")
@@ -290,7 +208,6 @@ def test_ctrl_z_stops_a_command_and_us_and_fg_brings_both_back(desk: Desk) -> No
 def test_a_command_that_is_ended_leaves_neither_its_screen_nor_its_settings(desk: Desk) -> None:
     desk.sit_down("lend", "sh", "-c", "stty raw -echo; printf '\\033[?1049h\\033[?25l\\033[31min raw'; read _")
     desk.wait(lambda: desk.shows("in raw"))
-    assert desk.job is not None
     desk.job.send_signal(signal.SIGINT)  # Ctrl-C is a byte like any other now
     desk.expect("interrupted")
     desk.expect("over")
