@@ -23,7 +23,8 @@ from sidecar.engine.steps import HANDLERS
 from sidecar.engine.steps.context import Context, Handler
 from sidecar.model.steps import Wait
 from sidecar.service import runs
-from sidecar.service.driving import UseCases
+from sidecar.service.driving import Driving
+from sidecar.service.owners import StartOptions
 from sidecar.signals.run_lock import RunLock
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ async def _owner(root: str) -> AsyncIterator[tuple[Project, Owner]]:
 
 async def _execute(project: Project, owner: Owner, text: str, name: str) -> tuple[str, float]:
     prepared = runs.prepare(project, _definition(project.root, name, text), {})
-    run_id = runs.create(project.root, owner.journal, prepared)
+    run_id = runs.begin(project, prepared, database=owner.database)
     begin = time.perf_counter()
     ending = await ServerDriven(owner, run_id, lambda _: None).execute()
     assert ending.status == "completed", ending
@@ -150,7 +151,7 @@ async def _resumed(project: Project, owner: Owner, steps: int) -> Figure:
     """A run that was stopped after many steps, up to the moment at which it stops again."""
     text = _LOOP.format(rounds=steps) + "  - {id: end, type: exit, status: failed, message: here}\n"
     prepared = runs.prepare(project, _definition(project.root, "long", text), {})
-    run_id = runs.create(project.root, owner.journal, prepared)
+    run_id = runs.begin(project, prepared, database=owner.database)
     assert (await ServerDriven(owner, run_id, lambda _: None).execute()).status == "failed"
     begin = time.perf_counter()
     with RunLock(project.root, run_id):
@@ -162,7 +163,7 @@ async def _resumed(project: Project, owner: Owner, steps: int) -> Figure:
 
 
 class _Nobody:
-    async def begin(self, run_id: str, **given: Any) -> None:
+    async def begin(self, run_id: str, options: StartOptions | None = None) -> None:
         raise NotImplementedError
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> None:
@@ -174,7 +175,7 @@ class _Nobody:
 
 async def _open_runs(project: Project, owner: Owner, count: int) -> list[Figure]:
     _definition(project.root, "driven", _DRIVEN)
-    cases = UseCases(project, owner, _Nobody())
+    cases = Driving(project, owner, _Nobody())
     first = await _start(cases)
     alone = await _ask(cases, [first] * min(count, 200))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -191,12 +192,12 @@ async def _open_runs(project: Project, owner: Owner, count: int) -> list[Figure]
     ]
 
 
-async def _start(cases: UseCases) -> str:
+async def _start(cases: Driving) -> str:
     started: str = (await cases.start("driven", {}))["workflow_id"]
     return started
 
 
-async def _ask(cases: UseCases, runs: list[str]) -> list[float]:
+async def _ask(cases: Driving, runs: list[str]) -> list[float]:
     """Each asks for a step, reports it, and asks for the next, which is what is measured."""
     taken = []
     for run_id in runs:

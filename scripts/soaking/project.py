@@ -100,7 +100,7 @@ class Soaked:
         given["walk"] = [self._work(f"walk[{index}]/act") for index in range(items)]
         given["fan"] = [self._work(f"fan.{index}/do") for index in range(items)]
         prepared = runs.prepare(self._project, definition, given, workspace.name if workspace else None)
-        run_id = runs.create(str(self.root), self.journal, prepared, details=owners.details(self.environment))
+        run_id = runs.begin(self._project, prepared, detached=True)
         self.bound[run_id] = workspace
         words = [given["shell"], *given["walk"], *(given["fan"] if definition.name == "fan" else [])]
         self.plans[run_id] = [str(word).split()[1] for word in words]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sidecar.config import Project
     from sidecar.service.daemon import Daemon
-    from sidecar.service.driving import UseCases
+    from sidecar.service.driving import Driving
     from sidecar.service.notify_systemd import Pulse, Systemd
     from sidecar.service.owners import LocalRuns
 
@@ -161,7 +161,7 @@ class _Process:
 
 
 @asynccontextmanager
-async def _serve(use_cases: UseCases, runs: LocalRuns, http: tuple[str, int] | None) -> AsyncIterator[None]:
+async def _serve(use_cases: Driving, runs: LocalRuns, http: tuple[str, int] | None) -> AsyncIterator[None]:
     """The daemon's doors, and whoever is told of its runs."""
     from sidecar.mcp_server import doors  # noqa: PLC0415
     from sidecar.notify.observing import observing  # noqa: PLC0415

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from sidecar.catalog.agents import CatalogAgent
+    from sidecar.catalog.prompts import Prompt
+
 OK, FAILED = 0, 2
 _VERBOSE = ("version", "path")  # only for those who ask for more
 _COLUMNS = ("source", "adapter")
@@ -27,6 +30,56 @@ def parser(command: str, things: str) -> argparse.ArgumentParser:
     made.add_argument("-v", "--verbose", action="store_true", help="with parameters, and the file")
     made.add_argument("--source", metavar="SOURCE", help="only those of: project (local), global (user), builtin")
     return made
+
+
+def workflows(arguments: list[str], project: str | None) -> int:
+    """`sidecar flow list`; files that define none are reported, and hide no other."""
+    options = parser("flow", "workflows").parse_args(arguments)
+    from sidecar.catalog import listing  # noqa: PLC0415 - yaml, only for those who need it
+
+    rows, problems = listing.workflows(layout.find_root(project, os.environ), options.source)
+    return tell("workflows", rows, problems, options)
+
+
+def agents(arguments: list[str], project: str | None) -> int:
+    """`sidecar agent list`."""
+    from sidecar.catalog import agents as found  # noqa: PLC0415 - pydantic, too
+
+    return catalog("agent", arguments, project, found.listing, _agent_row)
+
+
+def prompts(arguments: list[str], project: str | None) -> int:
+    """`sidecar prompt list`."""
+    from sidecar.catalog import prompts as found  # noqa: PLC0415
+
+    return catalog("prompt", arguments, project, found.listing, _prompt_row)
+
+
+def _agent_row(agent: CatalogAgent) -> dict[str, Any]:
+    from sidecar.catalog import listing  # noqa: PLC0415
+
+    definition = agent.definition
+    return {
+        "name": agent.name,
+        "description": definition.description,
+        "source": agent.source,
+        "adapter": definition.adapter,
+        "parameters": [listing.described(one) for one in definition.declared],
+        "path": agent.path,
+    }
+
+
+def _prompt_row(prompt: Prompt) -> dict[str, Any]:
+    from sidecar.catalog import listing  # noqa: PLC0415
+
+    return {
+        "name": prompt.name,
+        "title": prompt.title,
+        "description": prompt.description,
+        "source": prompt.source,
+        "parameters": [listing.described(one) for one in prompt.parameters],
+        "path": prompt.loaded_from,
+    }
 
 
 def catalog(

@@ -15,6 +15,7 @@ from sidecar.errors import REPORTED, SidecarError
 from sidecar.text import wrapped
 
 FAILED, INTERRUPTED = 2, 130  # failed: bad usage, too
+_RUN = ("flow", "agent", "prompt", "resume", "answer", "redirect", "own")  # functions of one module
 
 
 def main(arguments: list[str]) -> int:
@@ -30,7 +31,10 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         command, rest = _meant(options.command, options.arguments, options.project)
-        code = int(import_module(f"sidecar.cli.{command.replace('-', '_')}").main(rest, options.project))
+        module, name = ("run", command) if command in _RUN else (command.replace("-", "_"), "main")
+        if command == "logs":
+            module, name = "status", "logs"
+        code = int(getattr(import_module(f"sidecar.cli.{module}"), name)(rest, options.project))
         sys.stdout.flush()  # what cannot be written is an error of ours, and not one of the interpreter's end
         return code
     except REPORTED as error:

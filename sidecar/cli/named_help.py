@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from sidecar.catalog import listing
-from sidecar.cli import listed, run_options
+from sidecar.cli import listed
+from sidecar.cli.parameters import is_positional, usage
 from sidecar.text import one_line
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ def of_prompt(prompt: Prompt) -> list[str]:
 
 def _lines(command: str, description: str, parameters: Sequence[Parameter], more: list[str], place: str) -> list[str]:
     full = f"sidecar {command}"
-    told = [f"usage: {run_options.usage(full, parameters)} [OPTION…]"]
+    told = [f"usage: {usage(full, parameters)} [OPTION…]"]
     if description:
         told += ["", one_line(description, 1000)]
     if parameters:
         told += ["", "parameters:"]
         told += [f"  {one_line(listed.parameter_line(listing.described(one)), 300)}" for one in parameters]
-    example = " ".join([full, *(_example(one) for one in parameters if run_options.is_positional(one))])
+    example = " ".join([full, *(_example(one) for one in parameters if is_positional(one))])
     told += [*more, "", f"example: {example}", "", place]
     noun, verb, _ = command.split(" ", 2)
     return [*told, f"`sidecar {noun} {verb} --help` tells the options that all of them have."]

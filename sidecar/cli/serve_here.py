@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar.config import open_project
-from sidecar.engine.owner import Owner
 from sidecar.errors import UnwrappedErrors
+from sidecar.mcp_server.calls import Site
 from sidecar.mcp_server.server import serving
-from sidecar.mcp_server.tool import Site
 from sidecar.mcp_server.transport_stdio import standard_streams
 from sidecar.service import keeping
-from sidecar.service.driving import UseCases
-from sidecar.service.owners import DetachedExecutor
+from sidecar.service.driving import Driving
+from sidecar.service.owners import DetachedExecutor, open_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,9 +47,9 @@ async def _serve(root: str, environment: dict[str, str]) -> int:
         project = open_project(root, environment)
         async with (
             standard_streams() as (source, sink),
-            Owner(root, project.settings, environment, logger.warning) as owner,
+            open_owner(project, logger.warning) as owner,
         ):
-            cases = UseCases(project, owner, DetachedExecutor(project, owner.journal))
+            cases = Driving(project, owner, DetachedExecutor(project, owner.journal))
             async with serving(Site(cases, root, environment.get("SIDECAR_RUN_ID") or None)) as server:
                 await server.serve(source, sink)
             await keeping.remove_surplus(owner, at_most=keeping.AT_MOST)

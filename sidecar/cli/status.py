@@ -1,4 +1,4 @@
-"""`sidecar status`: the runs of a project, or everything about one of them, whoever executes it."""
+"""Shows runs: `status` all of them or one, `logs` what happened in one, whoever executes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar import layout
 from sidecar.text import age, printable, table
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OK = 0
 _EVERY_S = 1.0
+_LOOK_S = 0.1  # SQLite tells nobody that something was written, and the writer may be any process
 _MOST_ROWS = 20  # on a screen
 _MOST_RUNS = 200  # for programs
 _EVERY_RUN = 1_000_000_000  # more than there are, and SQLite takes no number that is much greater
@@ -97,9 +98,7 @@ def _all(root: str, limit: int | None) -> Callable[[], tuple[dict[str, Any], boo
 
 
 def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
-    from sidecar.engine import run_log  # noqa: PLC0415
-    from sidecar.service.status import describe, journal_with  # noqa: PLC0415
-    from sidecar.store.journal import Journal  # noqa: PLC0415
+    from sidecar.service.status import describe, journal_with, last_lines  # noqa: PLC0415
 
     meant = text
 
@@ -107,10 +106,7 @@ def _one(root: str, text: str) -> Callable[[], tuple[dict[str, Any], bool]]:
         nonlocal meant
         with journal_with(root, meant) as (database, run):
             meant = run.run_id  # the same one again, though a newer one may be the last by then
-            found = describe(database, root, run.run_id)
-            events = Journal(database).events(run.run_id)
-        lines = [run_log.line(event) for event in events[-40:]]  # type: ignore[arg-type]
-        last = [line for line in lines if line is not None][-10:]
+            found, last = describe(database, root, run.run_id), last_lines(database, run.run_id)
         return {"runs": [found], "last": last}, found["status"] in ("running", "pending")
 
     return look
@@ -182,3 +178,81 @@ def _fitted(lines: list[str]) -> list[str]:
         return shown
     width = shutil.get_terminal_size().columns
     return [line if len(line) <= width else line[: width - 1] + "…" for line in shown]
+
+
+def logs(arguments: list[str], project: str | None) -> int:
+    """Print it; with `-f` until the run ends."""
+    options = _logs_parser().parse_args(arguments)
+    from sidecar.service import status  # noqa: PLC0415 - SQLite
+
+    root = layout.find_root(project, os.environ)
+    with status.journal_with(root, options.run, status.to_look_at) as (database, run):
+        if options.run is None:
+            print(f"sidecar: run {run.run_id} ({run.workflow})", file=sys.stderr)
+        of_agent = options.agent is not None
+        show: _Shown = _JsonLines() if options.json and of_agent else _AsItCame()
+        news = status.log_reader(database, root, run, agent=options.agent, events=options.json and not of_agent)
+        while True:
+            # In this order: what comes between the looks is found by the later one.
+            goes_on = options.follow and status.may_go_on(database, root, run)
+            for text in news():
+                show.add(text)
+            if not goes_on:
+                show.end()
+            sys.stdout.flush()
+            if not goes_on:
+                return OK
+            time.sleep(_LOOK_S)
+
+
+def _logs_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sidecar logs", description="What happened in a run, one line an event.")
+    default = "the only live run, else the newest"
+    named = "its id, a part of it, `last`, or its workspace"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=f"{named} (default: {default})")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    parser.add_argument("--agent", metavar="N", type=int, help="what its N-th process printed")
+    parser.add_argument("--json", action="store_true", help="events, or the lines of a process, as lines of JSON")
+    return parser
+
+
+class _Shown(Protocol):
+    """Where the texts go."""
+
+    def add(self, text: str) -> None:
+        """One more piece, which may begin and end anywhere."""
+
+    def end(self) -> None:
+        """Nothing more comes."""
+
+
+class _AsItCame:
+    def add(self, text: str) -> None:
+        if sys.stdout.isatty():  # an agent prints what it likes, also what a terminal would obey
+            text = printable(text, "�", keep="\n\t")
+        print(text, end="")
+
+    def end(self) -> None:
+        pass
+
+
+class _JsonLines:
+    """An object a line. Only a newline ends one: the pieces do not, and `str.splitlines` knows ten other ends."""
+
+    def __init__(self) -> None:
+        self._begun: list[str] = []
+
+    def add(self, text: str) -> None:
+        *whole, rest = text.split("\n")
+        for line in whole:
+            self._tell("".join([*self._begun, line]))
+            self._begun = []
+        if rest:
+            self._begun.append(rest)
+
+    def end(self) -> None:
+        if self._begun:
+            self._tell("".join(self._begun))
+
+    def _tell(self, line: str) -> None:
+        print(json.dumps({"line": line}))

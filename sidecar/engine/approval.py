@@ -1,4 +1,4 @@
-"""Checks whether a run can be resumed with the feedback, the approval or the answer of a person.
+"""Checks whether a run can be resumed with the feedback or the approval of a person.
 
 A gate is a stage or a plan that an agent submitted: only approval lets the run pass it, feedback alone sends it back.
 """
@@ -47,18 +47,14 @@ def check(
     *,
     feedback: str | None = None,
     approve: bool = False,
-    answer: Any = None,
     asker: str | None = None,
 ) -> None:
     """InputError where the run cannot be resumed with this. `asker`: the run whose agent asks, where one does."""
     _check_text(feedback)
-    waits = waits_of(journal, run)
-    gate = waits if waits and "stage" in waits else None
-    if answer is not None and (waits is None or gate is not None):
-        raise InputError(f"run {run.run_id} waits for no answer: it is {run.status}")
+    gate = gate_of(journal, run)
     if gate is None:
         if approve:
-            raise InputError(f"run {run.run_id} waits for no approval: it is {run.status}")
+            raise InputError(f"run {run.run_id} is not waiting for approval (status: {run.status})")
     elif approve and asker == run.run_id:
         raise InputError(f"an agent of run {run.run_id} cannot approve {gate['stage']!r}: that is for a person")
     elif not approve and feedback is None:

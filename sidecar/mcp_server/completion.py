@@ -14,8 +14,8 @@ from sidecar.service.owners import in_thread
 if TYPE_CHECKING:
     from mcp.types import CompleteRequestParams
 
+    from sidecar.mcp_server.calls import Site
     from sidecar.mcp_server.listing import Kind
-    from sidecar.mcp_server.tool import Site
 
 _MOST = 100
 # An argument of this name means one of these, in whichever prompt or template it stands.

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from mcp.server.session import ServerSession
 
-    from sidecar.mcp_server.calls import Call
 
 Lists = Literal["tools", "prompts", "resources"]
 _LEVELS: tuple[str, ...] = get_args(LoggingLevel)
@@ -26,7 +25,7 @@ _MOST_SESSIONS = 1024
 class Connection:
     """One client. `session` is there in the handshake era only: what is announced goes through it."""
 
-    calls: dict[RequestId, Call] = field(default_factory=dict)
+    calls: dict[RequestId, Any] = field(default_factory=dict)  # `calls.Call`
     tokens: set[str] = field(default_factory=set)  # of questions that the client was handed to answer
     subscriptions: set[str] = field(default_factory=set)
     session: ServerSession | None = None

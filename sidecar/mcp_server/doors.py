@@ -20,27 +20,26 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from sidecar.config import Project
-    from sidecar.engine.owner import Owner
-    from sidecar.engine.server_driven import RunEndpoint, ServerDriven
     from sidecar.mcp_server.server import McpServer
-    from sidecar.service.driving import UseCases
+    from sidecar.service.driving import Driving
+    from sidecar.service.owners import Owner, RunEndpoint, ServerDriven
 
 
 def owning(project: Project, owner: Owner) -> LocalRuns:
     """For a process that executes a run itself: its agents find a door. LocalRuns that they start are given away."""
     runs = LocalRuns(owner)
 
-    def cases() -> UseCases:
-        from sidecar.service.driving import UseCases  # noqa: PLC0415
+    def cases() -> Driving:
+        from sidecar.service.driving import Driving  # noqa: PLC0415
         from sidecar.service.owners import DetachedExecutor  # noqa: PLC0415 - most agents never call
 
-        return UseCases(project, owner, DetachedExecutor(project, owner.journal, runs), hear=owner.emit)
+        return Driving(project, owner, DetachedExecutor(project, owner.journal, runs), on_event=owner.emit)
 
     runs.door = _of_runs(cases, runs)
     return runs
 
 
-def _of_runs(cases: Callable[[], UseCases], runs: LocalRuns) -> RunEndpoint:
+def _of_runs(cases: Callable[[], Driving], runs: LocalRuns) -> RunEndpoint:
     """The doors of runs: each is bound at once. The server behind it is made when somebody knocks."""
 
     def door(execution: ServerDriven) -> AbstractAsyncContextManager[None]:
@@ -51,7 +50,7 @@ def _of_runs(cases: Callable[[], UseCases], runs: LocalRuns) -> RunEndpoint:
 
 @asynccontextmanager
 async def of_daemon(
-    use_cases: UseCases,
+    use_cases: Driving,
     runs: LocalRuns,
     *,
     http: tuple[str, int] | None = None,
@@ -62,8 +61,8 @@ async def of_daemon(
     hears where that is."""
     root = use_cases.project.root
     await _load()
+    from sidecar.mcp_server.calls import Site  # noqa: PLC0415
     from sidecar.mcp_server.server import serving  # noqa: PLC0415 - after `_load`, which costs nobody a turn
-    from sidecar.mcp_server.tool import Site  # noqa: PLC0415
 
     runs.door = _of_runs(lambda: use_cases, runs)
     async with serving(Site(use_cases, root)) as server, anyio.create_task_group() as tasks:
@@ -89,7 +88,7 @@ async def of_daemon(
 
 
 @asynccontextmanager
-async def _run_door(run_id: str, cases: Callable[[], UseCases], runs: LocalRuns) -> AsyncIterator[None]:
+async def _run_door(run_id: str, cases: Callable[[], Driving], runs: LocalRuns) -> AsyncIterator[None]:
     with ExitStack() as stack:
         try:
             listening = stack.enter_context(Listener(layout.run_socket(runs.owner.root, run_id)))
@@ -105,11 +104,11 @@ async def _run_door(run_id: str, cases: Callable[[], UseCases], runs: LocalRuns)
                 tasks.cancel_scope.cancel()
 
 
-async def _serve_run(listening: socket.socket, run_id: str, cases: Callable[[], UseCases], runs: LocalRuns) -> None:
+async def _serve_run(listening: socket.socket, run_id: str, cases: Callable[[], Driving], runs: LocalRuns) -> None:
     await anyio.wait_readable(listening)
     await _load()
+    from sidecar.mcp_server.calls import Site  # noqa: PLC0415
     from sidecar.mcp_server.server import serving  # noqa: PLC0415 - most runs have agents that never call
-    from sidecar.mcp_server.tool import Site  # noqa: PLC0415
 
     async with serving(Site(cases(), runs.owner.root, run_id)) as server:
         with _known(server, runs):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from sidecar.catalog import agents, listing, prompts, workflows
-from sidecar.mcp_server.port import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+Json = dict[str, Any]
 Kind = Literal["flow", "agent", "prompt"]
 LIST = "list"
 KEYS: dict[Kind, str] = {"flow": "workflows", "agent": "agents", "prompt": "prompts"}
@@ -43,17 +43,6 @@ def listed(root: str, kind: Kind, *, verbose: bool) -> Json:
     """The result of a list."""
     found, problems = rows(root, kind, verbose=verbose)
     return {KEYS[kind]: found, **({"problems": problems} if problems else {})}
-
-
-def workflow_list(root: str, *, include_global: bool) -> Json:
-    """Seed 004's list."""
-    found, problems = listing.workflows(root)
-    shown = [
-        {key: row[key] for key in ("name", "path", "description", "source")}
-        for row in found
-        if include_global or row["source"] != "global"
-    ]
-    return {"workflows": shown, **({"problems": problems} if problems else {})}
 
 
 def rendered(result: Json, kind: Kind, form: str) -> str:

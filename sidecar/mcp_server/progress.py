@@ -10,16 +10,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 
-if TYPE_CHECKING:
-    from sidecar.mcp_server.port import Json
-
+Json = dict[str, Any]
 HEARTBEAT_S = 8.0  # the contract says 10: this leaves room for a busy machine
 _MOST_WAITING = 32
 _ALMOST = 99.0  # 100 is for the flow's end

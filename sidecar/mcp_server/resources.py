@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mcp.shared.exceptions import MCPError
@@ -29,10 +29,10 @@ from sidecar.service.status import as_json
 from sidecar.signals import files, receipts
 
 if TYPE_CHECKING:
-    from sidecar.mcp_server.port import Json
-    from sidecar.mcp_server.tool import Site
+    from sidecar.mcp_server.calls import Site
     from sidecar.model.events import RunEvent
 
+Json = dict[str, Any]
 RUNS = "sidecar://runs"
 _JSON, _TEXT = "application/json", "text/plain"
 _MOST_LISTED = 100
@@ -98,7 +98,7 @@ async def _part(site: Site, run_id: str, part: str | None, agent: str | None) ->
     if part is None and agent is None:
         return await site.service.status(run_id)
     if part == "state":
-        return await site.service.state_read(run_id, None)
+        return await site.service.state_read(run_id)
     if part == "receipts":
         (one,) = (await site.service.status(run_id))["runs"]
         return {"receipts": _receipts(directory, [one.get("workspace"), layout.state_directory(site.root)], run_id)}

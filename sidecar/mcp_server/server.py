@@ -30,10 +30,10 @@ from mcp.types import (
 
 from sidecar import __version__
 from sidecar.mcp_server import catalog_watch, completion, prompts, resources, tools
+from sidecar.mcp_server.calls import RunCalls
 from sidecar.mcp_server.connections import Connection, Context, HttpConnections, Lists, connection_of
 from sidecar.mcp_server.progress import HEARTBEAT_S
 from sidecar.mcp_server.replies import Replies
-from sidecar.mcp_server.runs import Runs
 from sidecar.mcp_server.wire import Wire
 from sidecar.model import events as kinds
 from sidecar.service.owners import client_lock, in_thread
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         UnsubscribeRequestParams,
     )
 
-    from sidecar.mcp_server.tool import Site
+    from sidecar.mcp_server.calls import Site
     from sidecar.model.events import RunEvent
 
 INSTRUCTIONS = (
@@ -93,7 +93,7 @@ class McpServer:
         self._site = site
         self._replies = Replies()  # of calls that may be those of an agent that is about to be ended
         self._results = Replies()  # of all others, above all of those that wait for a run
-        self._runs = Runs(site, tasks, self.hear, heartbeat_s)
+        self._runs = RunCalls(site, tasks, self.hear, heartbeat_s)
         self._everybody: set[Connection] = set()
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus)

@@ -15,7 +15,7 @@ from sidecar.engine.ending import end_deadly
 from sidecar.engine.execution import wait_until_moved
 from sidecar.engine.owner import Owner
 from sidecar.errors import REPORTED, ConfigError, SidecarError
-from sidecar.service.driving import UseCases
+from sidecar.service.driving import Driving
 from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.keeping import remove_surplus
 from sidecar.service.notify_systemd import Pulse
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sidecar.store.journal import StoredRun
 
     # Serves the use cases to the project's clients, and makes the doors of its runs.
-    Serve = Callable[[UseCases, LocalRuns], AbstractAsyncContextManager[object]]
+    Serve = Callable[[Driving, LocalRuns], AbstractAsyncContextManager[object]]
 
 logger = logging.getLogger(__name__)
 _COMPACT_EVERY_S = 3600.0
@@ -49,7 +49,7 @@ class Daemon:
         self._ending = anyio.Event()
         self._lost: SidecarError | None = None
         self._executor: LocalExecutor | None = None
-        self._use_cases: UseCases | None = None
+        self._use_cases: Driving | None = None
         self.begun = anyio.Event()  # it serves now, or never will
 
     def pulse(self) -> Pulse | None:
@@ -105,7 +105,7 @@ class Daemon:
             ):
                 runs = LocalRuns(owner)
                 executor = self._executor = LocalExecutor(runs, executions)
-                use_cases = self._use_cases = UseCases(project, owner, executor, hear=owner.emit)
+                use_cases = self._use_cases = Driving(project, owner, executor, on_event=owner.emit)
                 async with self._serve(use_cases, runs), anyio.create_task_group() as beside:
                     await beside.start(IdleWatch(owner).run)  # first: what is aborted is not resumed
                     beside.start_soon(self._compact, owner)

@@ -8,51 +8,52 @@ from __future__ import annotations
 import json
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from sidecar.analysis.plan import explain
-from sidecar.catalog import agents, prompts, workflows
-from sidecar.engine import agent_driven, approval
+from sidecar.catalog import listing, workflows
+from sidecar.engine import agent_driven
 from sidecar.engine.agent_driven import AgentDriven, not_handed_out
 from sidecar.engine.boundary import Ending
 from sidecar.engine.ending import end_run, end_unheld, ending_of_unheld
-from sidecar.engine.evaluation import Texts, View
 from sidecar.engine.execution import locked
 from sidecar.engine.handout import StepReport
-from sidecar.engine.replay import load
 from sidecar.engine.run import Run
-from sidecar.engine.steps.user_input import accepted, matching
 from sidecar.errors import ExpressionError, InputError
 from sidecar.model import events as kinds
 from sidecar.model.steps import VALUE_IS_MISSING
-from sidecar.service import runs
-from sidecar.service.owners import definition_in_thread, in_thread
-from sidecar.service.status import describe, describe_all, effective_status, follow, iso_timestamp, messages
+from sidecar.service.owners import StartOptions, definition_in_thread, in_thread, start
+from sidecar.service.runs import (
+    COMPLETED_BEFORE,
+    RunReader,
+    RunService,
+    begin_again,
+    check_resume,
+    created,
+    prepare,
+    resume,
+)
+from sidecar.service.status import describe, effective_status, iso_timestamp
 from sidecar.signals.run_lock import is_live
-from sidecar.state import paths
+from sidecar.state.paths import get, parse, show
 from sidecar.state.reactive import Write
 from sidecar.state.world import World
 from sidecar.store.db import free
 from sidecar.store.journal import OPEN, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from sidecar.catalog.workflows import Definition
     from sidecar.config import Project
     from sidecar.engine.execution import Execution
     from sidecar.engine.owner import Owner
-    from sidecar.engine.server_driven import ServerDriven
     from sidecar.model.events import RunEvent
+    from sidecar.service.owners import Executor
     from sidecar.state.reactive import Reactive
     from sidecar.state.script import Script
     from sidecar.store.db import Database
     from sidecar.store.journal import StoredRun
 
 Json = dict[str, Any]
-_LAST_FILE_S, _LOOK_S = 2.0, 0.005
 _MOST_TRACES = 200  # given at once
 _WORDS = {"completed": "success", "failed": "failed", "interrupted": "failed", "begun": "running"}
 _SLOWEST = 5
@@ -61,195 +62,42 @@ _SLOWEST = 5
 _KEPT_OPEN = 100
 
 
-class Executor(Protocol):
-    """Who executes server-driven runs, outliving the call that asks for it."""
-
-    async def begin(
-        self, run_id: str, *, feedback: str | None = None, approve: bool = False, answer: Any = None
-    ) -> None:
-        """Start it, or go on with it; returns when somebody has taken it on."""
-
-    async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> Json | None:
-        """A stage of a run that is executed here; None where it is executed elsewhere."""
-
-    def live(self, run_id: str) -> ServerDriven | None:
-        """A run while it is executed here."""
-
-
-class UseCases:
-    """The use cases of one project, in one process."""
+class Driving(RunService):
+    """What an outside agent asks: the use cases of every run, and those of the runs that it drives itself."""
 
     def __init__(
-        self, project: Project, owner: Owner, executor: Executor, hear: Callable[[RunEvent], None] = lambda _: None
+        self,
+        project: Project,
+        owner: Owner,
+        executor: Executor,
+        on_event: Callable[[RunEvent], None] = lambda _: None,
     ) -> None:
-        """`hear` is told what happens in runs that others drive."""
-        self.project = project
-        self.owner = owner
-        self._executor = executor
-        self._driven = DrivenRuns(owner, hear)
-
-    # --- server-driven runs
-
-    async def flow(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
-        """Run a workflow and give what became of it."""
-        definition = await self._find(name)
-        return await self._launch(definition, parameters, tell, ask, **options)
-
-    async def agent(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
-        """One turn of an agent."""
-        found = await in_thread(agents.find, self.project.root, name)
-        workspace = options.get("workspace")
-        directory = runs.workspace_inside(self.project, workspace) if workspace else None
-        definition = runs.of_agent(found.name, found.definition.declared, directory)
-        return await self._launch(definition, parameters, tell, ask, **options)
-
-    async def prompt(self, name: str, parameters: Json, *, tell: Any, ask: Any = None, **options: Any) -> Json:
-        """A prompt, given to the default agent."""
-        found = await in_thread(prompts.find, self.project.root, name)
-        definition = runs.of_prompt(found.name, found.parameters)
-        return await self._launch(definition, parameters, tell, ask, **options)
-
-    async def _launch(
-        self,
-        definition: Definition,
-        parameters: Json,
-        tell: Callable[[RunEvent], None],
-        ask: Callable[[Json, str | None], Awaitable[Any]] | None,
-        *,
-        dry_run: bool = False,
-        workspace: str | None = None,
-        detach: bool = False,
-        interactive: bool = False,
-        **_shown: Any,
-    ) -> Json:
-        prepared = runs.prepare(self.project, definition, parameters, workspace)
-        if dry_run:
-            return await self._plan(definition, prepared.inputs)
-        details = {"detached": True, "environment": dict(self.project.environment)}
-        await free(self.owner.database)
-        run_id = runs.create(self.project.root, self.owner.journal, prepared, details=details)
-        await self._executor.begin(run_id)
-        if detach:
-            return describe(self.owner.database, self.project.root, run_id)
-        await self._follow(run_id, tell, ask if interactive else None)
-        return await self._run_object(run_id)
-
-    async def _follow(self, run_id: str, tell: Any, ask: Any) -> None:
-        after = 0
-        while True:
-            async for event in follow(self.owner.database, self.project.root, run_id, after):
-                tell(event)
-                after = event.seq
-            await self._last_file(run_id)
-            run = self.owner.journal.run(run_id)
-            needs = describe(self.owner.database, self.project.root, run_id)["needs"]
-            if ask is None or run.status != "paused" or not needs or needs["kind"] != "answer":
-                return
-            answer = await self._asked(needs, ask)
-            if answer is None:
-                return
-            await self._executor.begin(run_id, answer=answer)
-
-    async def _last_file(self, run_id: str) -> None:
-        """Wait until whoever executed the run is done with its signals: one that it took must not meet the next run."""
-        with anyio.move_on_after(_LAST_FILE_S):
-            while is_live(self.project.root, run_id):  # noqa: ASYNC110 - a lock tells nobody
-                await anyio.sleep(_LOOK_S)
-
-    async def _asked(self, question: Json, ask: Any) -> Any:
-        problem: str | None = None
-        while True:
-            said = await ask(question, problem)
-            if said is None:
-                return None
-            try:
-                await self._check_answer(question, said)
-            except InputError as error:
-                problem = str(error)
-                continue
-            return said
-
-    async def _check_answer(self, question: Json, answer: Any) -> None:
-        """InputError where the question does not take it, in words that are shown as they are."""
-        try:
-            await in_thread(_accepted, self.owner.trials, question, answer)
-        except ValueError as error:
-            raise InputError(str(error)) from None
-
-    async def answer(self, workflow_id: str, value: Any) -> Json:
-        """The answer that a paused run waits for; it goes on."""
-        run = self._run(workflow_id)
-        needs = describe(self.owner.database, self.project.root, workflow_id)["needs"]
-        if run.status != "paused" or not needs or needs["kind"] != "answer":
-            raise InputError(f"run {workflow_id} waits for no answer: it is {run.status}")
-        await self._check_answer(needs, value)
-        await self._executor.begin(workflow_id, answer=value)
-        return {"success": True, "workflow_id": workflow_id}
-
-    async def stage_gate(self, stage: str, output: str, kind: str, run_id: str | None) -> Json:
-        """A stage is submitted for approval: the run pauses."""
-        if not run_id:
-            raise InputError("`run_id` is missing, and SIDECAR_RUN_ID does not say which run this is")
-        run = self._run(run_id)
-        reply = {"allowed": False, "pause_required": True, "run_id": run_id}
-        if run.driver == "server":
-            submitted = await self._executor.submit_stage(run_id, stage, output, kind)
-            if submitted is None:
-                raise InputError(f"run {run_id} is not executed here: it is {effective_status(self.project.root, run)}")
-            return reply
-        async with self._driven.driver(run_id).held() as execution:
-            if execution is None:
-                raise InputError(f"run {run_id} is {run.status}")
-            waits = {"stage": stage, "output": output, "kind": kind, "step": execution.run.main.step_key()}
-            execution.ledger.record(kinds.GATE, **waits)
-            await end_run(execution, Ending("paused", f"{stage} waits for approval", waits=waits))
-        return reply
-
-    # --- signals
-
-    async def stop(
-        self,
-        workspace: str | None = None,
-        run_id: str | None = None,
-        reason: str | None = None,
-        cancel: bool = False,
-        *,
-        asker: str | None = None,
-    ) -> Json:
-        """Write a .stop file, or take it back. `asker`: the run whose agent asks, where one does."""
-        target = runs.signal_target(self.project, workspace, run_id, asker)
-        return runs.cancel_stop(target) if cancel else runs.write_signal("stop", target, self._masked(reason or ""))
-
-    async def abort(
-        self, reason: str, run_id: str | None = None, workspace: str | None = None, *, asker: str | None = None
-    ) -> Json:
-        """Write an .abort file. `asker` as above."""
-        target = runs.signal_target(self.project, workspace, run_id, asker)
-        return runs.write_signal("abort", target, self._masked(reason))
-
-    def _masked(self, reason: str) -> str:
-        return self.owner.mask.masked_text(reason)
+        """`on_event` gets what happens in runs that others drive."""
+        super().__init__(project, owner, executor)
+        self._driven = DrivenRuns(owner, on_event)
 
     # --- agent-driven runs
 
-    async def start(self, workflow: str, inputs: Json, workspace: str | None = None) -> Json:
+    async def start(self, workflow: str, inputs: Json | None = None, workspace: str | None = None) -> Json:
         """A run that the caller drives."""
         definition = await self._find(workflow)
-        prepared = runs.prepare(self.project, definition, inputs, workspace)
+        prepared = prepare(self.project, definition, inputs or {}, workspace)
         image = Run.begin(definition, prepared.inputs, self.owner.script)
         try:
             await free(self.owner.database)
-            with runs.created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
+            with created(self.project.root, self.owner.journal, prepared, driver="agent") as run_id:
                 agent_driven.begin(self.owner, run_id, image)
             state = image.states[()].state.flattened()
         finally:
             image.states.close()
         return {"workflow_id": run_id, "state": state}
 
-    async def next_step(self, workflow_id: str, task_id: str | None = None, context: Json | None = None) -> Json:
+    async def next_step(
+        self, workflow_id: str, task_id: str | None = None, sub_agent_context: Json | None = None
+    ) -> Json:
         """The step to be done now."""
         self._run(workflow_id)
-        task = task_id or str((context or {}).get("task_id") or (context or {}).get("batch_id") or "") or None
+        task = _task(task_id, sub_agent_context) or str((sub_agent_context or {}).get("batch_id") or "") or None
         return await (await self._driver(workflow_id)).next_step(task)
 
     async def step_complete(  # noqa: PLR0917 - the arguments of the tool
@@ -259,10 +107,12 @@ class UseCases:
         status: str = "success",
         result: Any = None,
         error: str | None = None,
-        task_id: str | None = None,
         attempt: int | None = None,
+        task_id: str | None = None,
+        sub_agent_context: Json | None = None,
     ) -> Json:
         """A step was done."""
+        task_id = _task(task_id, sub_agent_context)
         report = StepReport(step_id, status, result, error, task_id, attempt)
         run = self._run(workflow_id)
         if run.driver == "server" and self.open_here(workflow_id) is None and task_id is None:
@@ -274,32 +124,27 @@ class UseCases:
         workflow_id: str,
         feedback: str | None = None,
         answer: Any = None,
-        new_driver: str | None = None,
-        *,
+        driver: str | None = None,
         approve: bool = False,
+        *,
         asker: str | None = None,
     ) -> Json:
         """Go on with a run. The caller drives it from then on, unless that is to be the sidecar; a run that is paused
         keeps its driver. `asker`: the run whose agent asks, where one does."""
         run = self._run(workflow_id)
-        said = {"feedback": feedback, "approve": approve, "answer": answer}
-        approval.check(self.owner.journal, run, asker=asker, **said)
-        waits = approval.waits_of(self.owner.journal, run)
-        if answer is not None and waits is not None and "prompt" in waits:
-            await self._check_answer(waits, answer)
-        if run.status == "completed":
-            return {**await self._resumed(run), "message": "it was completed before: nothing is done again"}
-        new_driver = new_driver or (run.driver if run.status == "paused" else "agent")
-        if new_driver == "server":
-            return await self._resume_by_server(run, said)
+        options = StartOptions(feedback, approve, answer)
+        driver = driver or (run.driver if run.status == "paused" else "agent")
+        if run.status == "completed" or driver == "server":
+            return await self._resume_by_server(run, options, asker)
+        await check_resume(self.project, self.owner.database, run, options, asker=asker, script=self.owner.trials)
         if answer is not None:
             raise InputError("an answer goes to the sidecar: say `driver: server` with it")
         if (run.driver, run.status) == ("agent", "running"):
-            return await self._tell_driver(run, feedback)
+            return await self._give_feedback(run, feedback)
         return await self._resume_by_agent(workflow_id, feedback, approve=approve)
 
-    async def _tell_driver(self, run: StoredRun, feedback: str | None) -> Json:
-        """An agent drives the run already: what a person says goes into the next step that it is handed."""
+    async def _give_feedback(self, run: StoredRun, feedback: str | None) -> Json:
+        """An agent drives the run already: feedback goes into the next step that it is handed."""
         if feedback is not None:
             async with self._driven.driver(run.run_id).held() as execution:
                 if execution is None:
@@ -309,20 +154,16 @@ class UseCases:
                 await execution.ledger.checkpoint()
         return await self._resumed(self._run(run.run_id))
 
-    async def _resume_by_server(self, run: StoredRun, said: Json) -> Json:
-        run_id, journal = run.run_id, self.owner.journal
-        async with locked(self.project.root, run_id):
-            await free(self.owner.database)
-            run = journal.run(run_id)
-            runs.refuse_handed_out(self.owner.handouts, run, self.project.settings, take_over=False)
-            self._driven.close(run_id)
-            for warning in runs.begin_again(self.project.root, journal, run, "server"):
-                self.owner.report(warning)
-        before = journal.last_seq(run_id)
-        await self._executor.begin(run_id, **said)
-        run = self._run(run_id)
-        begun = any(event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED) for event in journal.events(run_id, before))
-        return await self._resumed(run) if begun or run.status in OPEN else await self._not_resumed(run)
+    async def _resume_by_server(self, run: StoredRun, options: StartOptions, asker: str | None) -> Json:
+        run_id, owner = run.run_id, self.owner
+        resumed = await resume(
+            *(self.project, owner.database, run, options), asker=asker, script=owner.trials, report=owner.report
+        )
+        if resumed is None:
+            return {**await self._resumed(run), "message": COMPLETED_BEFORE}
+        self._driven.close(run_id)
+        is_executed = await start(self._executor, owner.journal, run_id, resumed)
+        return await (self._resumed if is_executed else self._not_resumed)(self._run(run_id))
 
     async def _resume_by_agent(self, run_id: str, feedback: str | None, *, approve: bool) -> Json:
         self._driven.close(run_id)
@@ -333,7 +174,7 @@ class UseCases:
             if ending is not None:
                 end_unheld(self.owner, run, ending, self.owner.emit)
                 return await self._not_resumed(self._run(run_id))
-            for warning in runs.begin_again(self.project.root, self.owner.journal, run, "agent"):
+            for warning in begin_again(self.project.root, self.owner.journal, run, "agent"):
                 self.owner.report(warning)
             agent_driven.resume(self.owner, run_id, feedback, approve=approve)
         return await self._resumed(self._run(run_id))
@@ -381,28 +222,46 @@ class UseCases:
                         await end_run(execution, endings[status])
         return {"success": True, "status": self._run(workflow_id).status, "final_state": await self._state(workflow_id)}
 
+    async def stage_gate(
+        self, stage: str, output: str, kind: str = "stage", run_id: str | None = None, *, asker: str | None = None
+    ) -> Json:
+        """A stage is submitted for approval: the run pauses."""
+        run_id = run_id or asker
+        if not run_id:
+            raise InputError("`run_id` is missing, and SIDECAR_RUN_ID does not say which run this is")
+        run = self._run(run_id)
+        reply = {"allowed": False, "pause_required": True, "run_id": run_id}
+        if run.driver == "server":
+            submitted = await self._executor.submit_stage(run_id, stage, output, kind)
+            if submitted is None:
+                raise InputError(f"run {run_id} is not executed here: it is {effective_status(self.project.root, run)}")
+            return reply
+        async with self._driven.driver(run_id).held() as execution:
+            if execution is None:
+                raise InputError(f"run {run_id} is {run.status}")
+            waits = {"stage": stage, "output": output, "kind": kind, "step": execution.run.main.step_key()}
+            execution.ledger.record(kinds.GATE, **waits)
+            await end_run(execution, Ending("paused", f"{stage} waits for approval", waits=waits))
+        return reply
+
     # --- what is to be known
 
-    async def workflow_info(self, name: str) -> Json:
+    async def workflow_list(self, include_global: bool = True) -> Json:
+        """The workflows there are, as seed 004 lists them."""
+        return await in_thread(_workflow_list, self.project.root, include_global)
+
+    async def workflow_info(self, workflow: str) -> Json:
         """What a workflow asks for."""
-        return await in_thread(_workflow_info, self.project.root, name)
+        return await in_thread(_workflow_info, self.project.root, workflow)
 
-    async def load_definition(self, name: str) -> Json:
+    async def load_definition(self, workflow: str) -> Json:
         """The whole definition."""
-        return await in_thread(_definition, self.project.root, name)
+        return await in_thread(_definition, self.project.root, workflow)
 
-    async def status(self, workflow_id: str | None = None) -> Json:
-        """As `status --json` has it."""
-        if workflow_id is None:
-            return {"runs": describe_all(self.owner.database, self.project.root, limit=100)}
-        return {"runs": [describe(self.owner.database, self.project.root, workflow_id)]}
-
-    async def state_read(self, workflow_id: str, paths_: list[str] | None = None) -> Json:
+    async def state_read(self, workflow_id: str, paths: list[str] | None = None) -> Json:
         """The flattened state, or some of it."""
         state = await self._state(workflow_id)
-        if not paths_:
-            return state
-        return {path: paths.get(state, _flat(path)) for path in paths_}
+        return {path: get(state, _flat(path)) for path in paths} if paths else state
 
     async def state_update(self, workflow_id: str, updates: list[Json]) -> Json:
         """Writes by the agent itself, in one transaction."""
@@ -419,12 +278,10 @@ class UseCases:
     async def write_state(self, execution: Execution, writes: list[Write]) -> Json:
         """Write the run's own state; the computed fields that have another value now."""
         space = execution.run.states[()]
-        parsed = [
-            Write(paths.parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes
-        ]
+        parsed = [Write(parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes]
         update = space.state.update(parsed)
         execution.ledger.record_writes((), [[one.path, one.value, one.operation] for one in parsed])
-        execution.ledger.record(kinds.STATE_UPDATED, paths=[paths.show(one.path) for one in parsed])  # type: ignore[arg-type]
+        execution.ledger.record(kinds.STATE_UPDATED, paths=[show(one.path) for one in parsed])  # type: ignore[arg-type]
         execution.ledger.commit(durable=True)
         await execution.ledger.caught_up()
         flattened = space.state.flattened()
@@ -432,7 +289,7 @@ class UseCases:
 
     async def state_dependencies(self, workflow_id: str, field: str) -> Json:
         """What a computed field reads, and who reads it."""
-        async with _Reading(self, workflow_id) as image:
+        async with RunReader(self, workflow_id) as image:
             return _dependencies(image.states[()].state, field)
 
     async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
@@ -445,7 +302,7 @@ class UseCases:
         """Where the run stands and how it came there."""
         step = describe(self.owner.database, self.project.root, workflow_id)["step"]
         history = _history(self.owner.database, workflow_id)
-        async with _Reading(self, workflow_id) as image:
+        async with RunReader(self, workflow_id) as image:
             metrics = _state_metrics(image.states[()].state, *self._trail(workflow_id))
             return {"current_step": step, "step_history": history, **metrics}
 
@@ -453,35 +310,12 @@ class UseCases:
         """A transformation, tried out."""
         return await in_thread(_try_transform, self.owner.trials, transform, input, context or {})
 
-    async def explain_plan(self, workflow: str, inputs: Json) -> Json:
+    async def explain_plan(self, workflow: str, inputs: Json | None = None) -> Json:
         """What would be done."""
         definition = await self._find(workflow)
-        return await self._plan(definition, runs.prepare(self.project, definition, inputs).inputs)
+        return await self._plan(prepare(self.project, definition, inputs or {}))
 
     # --- inside
-
-    async def _find(self, name: str) -> Definition:
-        return await in_thread(runs.find_workflow, self.project, name, self.owner.trials)
-
-    async def _plan(self, definition: Definition, inputs: Json) -> Json:
-        project = self.project
-        plan = await in_thread(explain, definition, inputs, self.owner.trials, project.root, project.settings)
-        return plan.to_json()
-
-    def _run(self, run_id: str) -> StoredRun:
-        return self.owner.journal.run(run_id)
-
-    async def _run_object(self, run_id: str) -> Json:
-        database = self.owner.database
-        return {
-            **describe(database, self.project.root, run_id),
-            "state": await self._state(run_id),
-            "messages": messages(database, run_id),
-        }
-
-    async def _state(self, run_id: str) -> Json:
-        async with _Reading(self, run_id) as image:
-            return image.states[()].state.flattened()
 
     def _trail(self, run_id: str, field: str | None = None) -> tuple[list[Json], int]:
         """The last computations, and how many there were: what the journal has, and what waits to be written."""
@@ -490,11 +324,6 @@ class UseCases:
         found = journalled.newest(run_id, _MOST_TRACES, field)
         found += journalled.masked(run_id, [one for one in waiting if field in (None, one["field"])])
         return found[-_MOST_TRACES:], journalled.total(run_id) + sum(one["applied"] for one in waiting)
-
-    def open_here(self, run_id: str) -> Execution | None:
-        """The run itself, while this process executes it."""
-        live = self._executor.live(run_id)
-        return live.execution if live is not None else None
 
     async def _driver(self, run_id: str) -> AgentDriven:
         """The run that is open here, or one that is nobody's and lent for each call."""
@@ -517,41 +346,9 @@ class UseCases:
             yield execution
 
 
-class _Reading:
-    """A run's image for a moment, whoever has the run."""
-
-    def __init__(self, cases: UseCases, run_id: str) -> None:
-        self._cases = cases
-        self._run_id = run_id
-
-    async def __aenter__(self) -> Run:
-        owner = self._cases.owner
-        held = None  # while the run is loaded
-        if self._cases.open_here(self._run_id) is None:
-            held = await definition_in_thread(owner, owner.journal.run(self._run_id))
-        self._live = self._cases.open_here(self._run_id)
-        if self._live is not None:  # newer than the journal by what waits to be written
-            return self._live.run
-        self._image = load(owner, owner.journal.run(self._run_id))
-        del held
-        return self._image
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._live is None:
-            self._image.states.close()
-
-
-def _accepted(script: Script, question: Json, answer: Any) -> Any:
-    world = World(script)
-    try:
-        return accepted(question, answer, matching(View(Texts(script), world, {})))
-    finally:
-        world.close()
-
-
 def _flat(path: str) -> tuple[str | int, ...]:
     """A path as the flattened state has it: without its section."""
-    parsed = paths.parse(path)
+    parsed = parse(path)
     return parsed[1:] if parsed[0] in ("raw", "state", "computed") and len(parsed) > 1 else parsed
 
 
@@ -583,6 +380,22 @@ class DrivenRuns:
 
 
 # --- what is shown of workflows, states and steps
+
+
+def _task(task_id: str | None, context: Json | None) -> str | None:
+    """The task's id, wherever the caller put it."""
+    found = (context or {}).get("task_id") if task_id is None else task_id
+    return found if isinstance(found, str) else None
+
+
+def _workflow_list(root: str, include_global: bool) -> Json:
+    found, problems = listing.workflows(root)
+    shown = [
+        {key: row[key] for key in ("name", "path", "description", "source")}
+        for row in found
+        if include_global or row["source"] != "global"
+    ]
+    return {"workflows": shown, **({"problems": problems} if problems else {})}
 
 
 def _workflow_info(root: str, name: str) -> Json:

@@ -13,8 +13,8 @@ import os
 import sys
 from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -24,35 +24,41 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from sidecar import layout
 from sidecar.agents import detach
+from sidecar.agents.detach import Starter
 from sidecar.catalog import workflows
 from sidecar.catalog.workflows import restore
+from sidecar.engine.boundary import Ending
 from sidecar.engine.ending import end_unexecuted, revert_beginning
 from sidecar.engine.execution import REQUEST, locked
+from sidecar.engine.owner import Owner
 from sidecar.engine.replay import definition_of
-from sidecar.engine.server_driven import ServerDriven
+from sidecar.engine.server_driven import RunEndpoint, ServerDriven
+from sidecar.engine.steps.context import AskablePerson
 from sidecar.errors import REPORTED, InputError, SidecarError, StoreError
 from sidecar.model import duration, ulid
 from sidecar.model import events as kinds
 from sidecar.service.status import describe
 from sidecar.signals import run_lock
 from sidecar.sockets import Listener, connect, serve_each
+from sidecar.store.journal import OPEN, Journal
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from anyio.abc import TaskGroup, TaskStatus
 
     from sidecar.agents.adapters.adapter import McpConfiguration
     from sidecar.catalog.workflows import Definition
     from sidecar.config import Project
-    from sidecar.engine.owner import Owner
-    from sidecar.engine.server_driven import RunEndpoint
-    from sidecar.engine.steps.context import AskablePerson
     from sidecar.model.events import RunEvent
-    from sidecar.store.journal import Journal, StoredRun
+    from sidecar.store.db import Database
+    from sidecar.store.journal import StoredRun
 
     Begin = Callable[..., Awaitable[None]]
+
+# Of the layers below, for the surfaces, which import nothing of those.
+__all__ = ["AskablePerson", "Ending", "Owner", "RunEndpoint", "ServerDriven", "Starter"]
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -105,7 +111,41 @@ async def definition_in_thread(owner: Owner, run: StoredRun) -> Definition:
     return await in_thread(restore, definition_of(owner.journal, run))
 
 
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """What a person gives to one start of a run. `with_changes`: the workflow as its file is now."""
+
+    feedback: str | None = None
+    approve: bool = False
+    answer: Any = None
+    with_changes: bool = False
+
+
+def changed_definition(root: str, journal: Journal, run: StoredRun) -> Definition | None:
+    """The workflow as its files are now, where that is not what the run goes by. They may be broken, or gone."""
+    record = definition_of(journal, run)
+    if record["path"].startswith("<"):  # made for this run: it has no file
+        return None
+    found = workflows.find(root, run.workflow)
+    return None if found.record() == record else found
+
+
+def pending_question(database: Database, root: str, run_id: str) -> dict[str, Any]:
+    """The question that a paused run waits for; InputError where it waits for none."""
+    found = describe(database, root, run_id)
+    needs: dict[str, Any] = found["needs"] or {}
+    if found["status"] == "paused" and needs.get("kind") == "answer":
+        return needs
+    hint = f"; to approve it: sidecar resume {run_id} --approve" if needs else ""
+    raise InputError(f"run {run_id} is not waiting for an answer (status: {found['status']}){hint}")
+
+
 # --- runs that this process executes
+
+
+def open_owner(project: Project, report: Callable[[str], None]) -> Owner:
+    """What a process shares among all runs that it executes, to be entered; `report` gets warnings."""
+    return Owner(project.root, project.settings, project.environment, report)
 
 
 def leading_back(root: str, run_id: str) -> McpConfiguration:
@@ -131,11 +171,37 @@ class LocalRuns:
         self.replies: set[Callable[[], Coroutine[Any, Any, Any]]] = set()  # each waits until a server's answers are out
         self._live: dict[str, _Live] = {}
 
-    def execution(self, run_id: str, hear: Callable[[RunEvent], None], **given: Any) -> ServerDriven:
-        """A start of a run, as all of ours are made; `given` as Execution has it."""
-        mcp = leading_back(self.owner.root, run_id)
-        around, out = self._around, self.replies_out
-        return ServerDriven(self.owner, run_id, hear, mcp=mcp, endpoint=around, replies_sent=out, **given)
+    def execution(
+        self,
+        run_id: str,
+        on_event: Callable[[RunEvent], None],
+        options: StartOptions | None = None,
+        *,
+        person: AskablePerson | None = None,
+        request: str | None = None,
+        attached: bool = False,
+    ) -> ServerDriven:
+        """One start of a run, as all of this process are made. `person`, `request`, `attached`: as ServerDriven has
+        them. InputError where the run does not wait for the answer that comes with it."""
+        owner, given = self.owner, options or StartOptions()
+        run = owner.journal.run(run_id)
+        if given.answer is not None and run.status in OPEN:  # else the start finds that the run has ended
+            person = AnswerOnce(pending_question(owner.database, owner.root, run_id)["step"], given.answer, person)
+
+        return ServerDriven(
+            owner,
+            run_id,
+            on_event,
+            person=person,
+            feedback=given.feedback,
+            approve=given.approve,
+            definition=changed_definition(owner.root, owner.journal, run) if given.with_changes else None,
+            request=request,
+            attached=attached,
+            mcp=leading_back(owner.root, run_id),
+            endpoint=self._around,
+            replies_sent=self.replies_out,
+        )
 
     def live(self, run_id: str) -> ServerDriven | None:
         """A run whose lock this process holds, to execute it."""
@@ -187,6 +253,19 @@ class LocalRuns:
             tasks.cancel_scope.cancel()
 
 
+class Executor(Protocol):
+    """Who executes server-driven runs, outliving the call that asks for it."""
+
+    async def begin(self, run_id: str, options: StartOptions | None = None) -> None:
+        """Start it, or go on with it; returns when somebody has taken it on."""
+
+    async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
+        """A stage of a run that is executed here; None where it is executed elsewhere."""
+
+    def live(self, run_id: str) -> ServerDriven | None:
+        """A run while it is executed here."""
+
+
 class LocalExecutor:
     """Executes runs in the tasks of this process, which outlives whoever asks for them."""
 
@@ -203,37 +282,13 @@ class LocalExecutor:
         """How many runs are executed here."""
         return len(self._executions)
 
-    async def begin(
-        self,
-        run_id: str,
-        *,
-        request: str | None = None,
-        feedback: str | None = None,
-        approve: bool = False,
-        answer: Any = None,
-        with_changes: bool = False,
-    ) -> None:
+    async def begin(self, run_id: str, options: StartOptions | None = None, *, request: str | None = None) -> None:
         """Start it, or go on with it; returns when it is running. SidecarError: it is not, and why."""
         owner = self.runs.owner
         held = await definition_in_thread(owner, owner.journal.run(run_id))  # until the run holds it
         if self._interrupted is not None:
             raise SidecarError("the daemon is ending: it takes no more runs")
-        run = owner.journal.run(run_id)
-        person: AskablePerson | None = None
-        if answer is not None:
-            needs = describe(owner.database, owner.root, run_id)["needs"]
-            if not needs or needs["kind"] != "answer":
-                raise InputError(f"run {run_id} waits for no answer: it is {run.status}")
-            person = AnswerOnce(needs["step"], answer)
-        definition: Definition | None = workflows.find(owner.root, run.workflow) if with_changes else None
-        given = {
-            "request": request,
-            "person": person,
-            "feedback": feedback,
-            "approve": approve,
-            "definition": definition,
-        }
-        await self._tasks.start(self._execute, run_id, given)
+        await self._tasks.start(self._execute, run_id, options, request)
         del held
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
@@ -259,19 +314,21 @@ class LocalExecutor:
         for execution in list(self._executions.values()):
             execution.interrupt(at_once=True)
 
-    async def _execute(self, run_id: str, given: dict[str, Any], *, task_status: TaskStatus[None]) -> None:
+    async def _execute(
+        self, run_id: str, options: StartOptions | None, request: str | None, *, task_status: TaskStatus[None]
+    ) -> None:
         # Here and not in `begin`, which waits: nothing comes between this look and the entry below.
         if run_id in self._executions:
             raise SidecarError(f"run {run_id} is already being executed")
         begun = False
 
-        def hear(event: RunEvent) -> None:
+        def on_event(event: RunEvent) -> None:
             nonlocal begun
             if not begun and event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
                 begun = True
                 task_status.started()
 
-        execution = self.runs.execution(run_id, hear, **given)
+        execution = self.runs.execution(run_id, on_event, options, request=request)
         if not self._executions:
             self._none = anyio.Event()
         self._executions[run_id] = execution
@@ -293,22 +350,23 @@ class LocalExecutor:
 
 
 class AnswerOnce:
-    """A person who is not there, but has left one answer for one step."""
+    """Gives one answer, once, to the step that it is for; any other question goes to the person, where there is one."""
 
-    def __init__(self, step: str, answer: Any) -> None:
+    def __init__(self, step: str, answer: Any, person: AskablePerson | None = None) -> None:
         self._step: str | None = step
         self._answer = answer
+        self._person = person
 
     async def ask(self, question: dict[str, Any], problem: str | None) -> Any:
-        """The answer, once; None for any other question, and the run pauses again."""
-        if problem is not None or question.get("step") != self._step:
-            return None
-        self._step = None
-        return self._answer
+        """The answer, or what the person says; None: the run pauses again."""
+        if problem is None and question.get("step") == self._step:
+            self._step = None
+            return self._answer
+        return await self._person.ask(question, problem) if self._person is not None else None
 
-    async def lend_terminal(self, run: object) -> int | None:
-        """There is none."""
-        return None
+    async def lend_terminal(self, run: Callable[[int], Awaitable[int]]) -> int | None:
+        """The person's, where there is one."""
+        return await self._person.lend_terminal(run) if self._person is not None else None
 
 
 # --- runs that are given away
@@ -322,12 +380,9 @@ class DetachedExecutor:
         self._journal = journal
         self._runs = runs
 
-    async def begin(
-        self, run_id: str, *, feedback: str | None = None, approve: bool = False, answer: Any = None
-    ) -> None:
+    async def begin(self, run_id: str, options: StartOptions | None = None) -> None:
         """Start it, or go on with it; returns when somebody has taken it on."""
-        said = {"feedback": feedback, "approve": approve, "answer": answer}
-        await delegate(self._project, self._journal, run_id, **said)
+        await delegate(self._project, self._journal, run_id, options)
 
     async def submit_stage(self, run_id: str, stage: str, output: str, kind: str) -> dict[str, Any] | None:
         """A stage of a run that is executed here; None where it is executed elsewhere."""
@@ -338,21 +393,24 @@ class DetachedExecutor:
         return self._runs.live(run_id) if self._runs else None
 
 
-def details(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the journal keeps of a run that is begun detached: with whose environment its steps run."""
-    return {"detached": True, "environment": dict(environment)}
+async def start(executor: Executor, journal: Journal, run_id: str, options: StartOptions | None = None) -> bool:
+    """Have a run executed; False: nothing was, because it has ended meanwhile."""
+    before = journal.last_seq(run_id)
+    await executor.begin(run_id, options)
+    begun = (kinds.RUN_STARTED, kinds.RUN_RESUMED)
+    return journal.run(run_id).status in OPEN or any(one.kind in begun for one in journal.events(run_id, before))
 
 
-async def delegate(
-    project: Project,
-    journal: Journal,
-    run_id: str,
-    *,
-    feedback: str | None = None,
-    approve: bool = False,
-    answer: Any = None,
-    with_changes: bool = False,
-) -> None:
+async def give_away(project: Project, database: Database, run_id: str, options: StartOptions | None = None) -> bool:
+    """Have a run executed by the daemon, or by a process of its own; False: it has ended meanwhile."""
+    journal = Journal(database)
+    try:
+        return await start(DetachedExecutor(project, journal), journal, run_id, options)
+    except REPORTED as error:
+        raise SidecarError(f"run {run_id} is not executed: {error}") from None
+
+
+async def delegate(project: Project, journal: Journal, run_id: str, options: StartOptions | None = None) -> None:
     """Have it executed elsewhere; returns when somebody holds its lock. SidecarError: nobody does, nor will, and why.
 
     The request stands in the journal, and whoever executes the run looks for it there under the run's lock: one that is
@@ -362,14 +420,7 @@ async def delegate(
     async with locked(project.root, run_id):
         details = {**journal.run(run_id).details, REQUEST: request}
         journal.change(run_id, details=details)
-    asked = {
-        "run_id": run_id,
-        "request": request["id"],
-        "feedback": feedback,
-        "approve": approve,
-        "answer": answer,
-        "with_changes": with_changes,
-    }
+    asked = {"run_id": run_id, "request": request["id"], **asdict(options or StartOptions())}
     try:
         await _delegate(project, asked)
     except REPORTED as error:
@@ -406,6 +457,11 @@ async def _taken_back(root: str, journal: Journal, asked: dict[str, Any], why: s
     return True
 
 
+def options_in(asked: dict[str, Any]) -> StartOptions:
+    """The options of a run that was given away."""
+    return StartOptions(**{one.name: asked[one.name] for one in fields(StartOptions) if one.name in asked})
+
+
 async def accept_delegated(
     root: str, begin: Begin, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
@@ -428,7 +484,7 @@ async def _answered(connected: socket.socket, begin: Begin) -> None:
 
 async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
     try:
-        await begin(**asked)
+        await begin(asked["run_id"], options_in(asked), request=asked.get("request"))
     except REPORTED as error:
         return {"error": str(error)}
     except OSError as error:  # out of descriptors, for one

@@ -38,6 +38,7 @@ _SHOWN = 5
 _LOOK_S = 0.1
 _SOON_S = 0.01  # behind something new: more may be about to come
 _LOOKS = 5  # without an owner: one that is just being replaced is none that died
+_LAST_EVENTS, _LAST_LINES = 40, 10
 _RUN_LOG = "run.log"
 _PIECE = 64 * 1024
 _INSIDE = frozenset({"thread", "outcome", "boot"})  # of an event: what a resume needs, and nobody else understands
@@ -65,6 +66,12 @@ def effective_status(root: str, run: RunSummary | StoredRun) -> str:
 def messages(database: Database, run_id: str) -> list[str]:
     """What the run said to the person."""
     return [event.data["text"] for event in Journal(database).events(run_id) if event.kind == kinds.MESSAGE]
+
+
+def last_lines(database: Database, run_id: str) -> list[str]:
+    """The last events of a run, a line each."""
+    lines = map(event_as_text, Journal(database).events(run_id)[-_LAST_EVENTS:])
+    return [line.rstrip("\n") for line in lines if line is not None][-_LAST_LINES:]
 
 
 def _described(database: Database, root: str, run: RunSummary, signals: dict[str, list[Json]]) -> Json:

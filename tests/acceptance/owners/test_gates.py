@@ -114,7 +114,7 @@ def test_there_is_nothing_to_approve_without_a_gate(project: Project) -> None:
         assert before[0].status == status
         for options in (["--approve"], ["--approve", "--feedback", "x"], ["--approve", "--detach"]):
             (said,) = project.output("resume", run_id, *options, code=2).splitlines()
-            assert "waits for no approval" in said
+            assert "is not waiting for approval" in said
         assert journalled(project, run_id) == before
         project.output("resume", run_id)
 

@@ -104,7 +104,7 @@ def test_a_question_pauses_the_run_and_its_answer_goes_on(flows: Project) -> Non
     assert flows.lines("ran") == ["before", "after 7"]
     code, _, err = flows.run("answer", run_id, "8")
     assert code == 2
-    assert "waits for no answer: it is completed" in err
+    assert "is not waiting for an answer (status: completed)" in err
 
 
 def test_a_redirect_has_the_step_done_again_with_the_text(flows: Project) -> None:
@@ -125,7 +125,7 @@ def test_a_redirect_has_the_step_done_again_with_the_text(flows: Project) -> Non
     assert ended == ["redirect", "exited"]
     code, _, err = flows.run("redirect", run_id, "In red.")
     assert code == 2
-    assert err.endswith("is completed: there is no agent of ours to redirect\n")
+    assert err.endswith("has no agent of ours to redirect (status: completed)\n")
 
 
 def test_a_run_that_is_executed_cannot_be_resumed_beside(flows: Project) -> None:

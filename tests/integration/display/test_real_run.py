@@ -77,7 +77,7 @@ async def told_by(project: Project) -> list[RunEvent]:
     events: list[RunEvent] = []
     async with Owner(project.root, project.settings, project.environment, lambda _: None) as owner:
         definition = runs.find_workflow(project, "both", Script(worker=False))
-        run_id = runs.create(project.root, owner.journal, runs.prepare(project, definition, {}))
+        run_id = runs.begin(project, runs.prepare(project, definition, {}), database=owner.database)
         await ServerDriven(owner, run_id, events.append).execute()
     return events
 

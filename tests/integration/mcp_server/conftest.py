@@ -15,8 +15,8 @@ import pytest
 from mcp import Client
 
 from sidecar.mcp_server import transport_unix
+from sidecar.mcp_server.calls import Site
 from sidecar.mcp_server.server import McpServer, serving
-from sidecar.mcp_server.tool import Site
 from tests.kit.mcp_client import over_socket
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from anyio.abc import ByteReceiveStream, SocketAttribute, SocketStream
 from mcp.types import ElicitRequestFormParams, ElicitResult, TextContent
 
 from sidecar.mcp_server import transport_unix
+from sidecar.mcp_server.calls import Site
 from sidecar.mcp_server.server import McpServer, serving
-from sidecar.mcp_server.tool import Site
 from tests.kit import eventually
 
 if TYPE_CHECKING:

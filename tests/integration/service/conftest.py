@@ -14,7 +14,7 @@ import yaml
 from sidecar import config
 from sidecar.config import Project
 from sidecar.engine.owner import Owner
-from sidecar.service import owners, runs
+from sidecar.service import runs
 
 DEADLINE_S = 300.0  # of hundreds of runs on a busy machine
 
@@ -34,8 +34,7 @@ class Place:
         path.write_text(yaml.safe_dump({"description": name, "steps": list(steps)}, sort_keys=False))
         definition = runs.find_workflow(self.project, name, self.owner.script)
         prepared = runs.prepare(self.project, definition, {})
-        details = owners.details(self.project.environment)
-        return runs.create(str(self.root), self.owner.journal, prepared, details=details)
+        return runs.begin(self.project, prepared, detached=True, database=self.owner.database)
 
     def status(self, run_id: str) -> str:
         return self.owner.journal.run(run_id).status

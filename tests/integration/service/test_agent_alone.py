@@ -67,7 +67,7 @@ class Alone:
         declared = agents.find(str(self.place.root), name).definition.declared
         definition = runs.of_agent(name, declared, directory)
         prepared = runs.prepare(self.place.project, definition, given)
-        return runs.create(str(self.place.root), self.owner.journal, prepared)
+        return runs.begin(self.place.project, prepared, database=self.owner.database)
 
     def execution(self, run_id: str) -> ServerDriven:
         return ServerDriven(self.owner, run_id, self.told.append)

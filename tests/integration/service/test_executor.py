@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from sidecar.errors import SidecarError, StoreError
-from sidecar.service.owners import LocalExecutor, LocalRuns
+from sidecar.service.owners import LocalExecutor, LocalRuns, StartOptions
 from tests.kit import eventually
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ async def test_a_run_that_cannot_begin_is_its_callers_affair_and_nobody_elses(pl
         await executor.begin(run_id)
         with pytest.raises(SidecarError, match="already being executed"):
             await executor.begin(run_id)
-        with pytest.raises(SidecarError, match="waits for no answer"):
-            await executor.begin(place.run("wait", WAITING), answer="what?")
+        with pytest.raises(SidecarError, match="is not waiting for an answer"):
+            await executor.begin(place.run("wait", WAITING), StartOptions(answer="what?"))
         assert place.status(run_id) == "running"
         await executor.interrupt()
     assert place.status(run_id) == "interrupted"

@@ -11,7 +11,7 @@ import pytest
 
 from sidecar import layout, sockets
 from sidecar.errors import SidecarError
-from sidecar.service.owners import accept_delegated, delegate
+from sidecar.service.owners import StartOptions, accept_delegated, delegate
 from tests.kit import eventually
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
     good, bad, worse = (place.run("quick", QUICK) for _ in range(3))
     asked: list[Any] = []
 
-    async def begin(run_id: str, **given: Any) -> None:
-        asked.append((run_id, given))
+    async def begin(run_id: str, options: StartOptions, *, request: str) -> None:
+        asked.append((run_id, options, request))
         if run_id == bad:
             raise SidecarError("it is too late")
         if run_id == worse:
@@ -35,17 +35,15 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
     long, journal = "x" * 1_000_000, place.owner.journal
     async with anyio.create_task_group() as tasks:
         await tasks.start(accept_delegated, str(place.root), begin)
-        given: dict[str, Any] = {"feedback": long, "approve": True, "answer": {"a": [1, "é"]}, "with_changes": True}
-        await delegate(place.project, journal, good, **given)
+        options = StartOptions(feedback=long, approve=True, answer={"a": [1, "é"]}, with_changes=True)
+        await delegate(place.project, journal, good, options)
         with pytest.raises(SidecarError, match="it is too late"):
             await delegate(place.project, journal, bad)
         with pytest.raises(SidecarError, match="RuntimeError"):
             await delegate(place.project, journal, worse)
         tasks.cancel_scope.cancel()
-    request = asked[0][1].pop("request")
-    assert journal.run(good).details["request"]["id"] == request
-    assert asked[0] == (good, given)
-    assert [run_id for run_id, _ in asked] == [good, bad, worse]
+    assert asked[0] == (good, options, journal.run(good).details["request"]["id"])
+    assert [run_id for run_id, *_ in asked] == [good, bad, worse]
     assert place.status(good) == "pending"
     assert place.status(bad) == place.status(worse) == "failed"  # nobody executed it, and nobody will
     assert journal.run(bad).reason == "nobody executed it: it is too late"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from sidecar.service.driving import UseCases
+from sidecar.service.driving import Driving
 from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.owners import DetachedExecutor
 from sidecar.signals.run_lock import RunLock
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 async def _idle(place: Place) -> str:
     """A run that an agent drives, between two of its calls."""
     place.run("driven", {"id": "a", "type": "agent", "prompt": "do it"})
-    cases = UseCases(place.project, place.owner, DetachedExecutor(place.project, place.owner.journal))
+    cases = Driving(place.project, place.owner, DetachedExecutor(place.project, place.owner.journal))
     return str((await cases.start("driven", {}))["workflow_id"])
 
 

@@ -12,7 +12,7 @@ import anyio
 import psutil
 import pytest
 
-from sidecar.service.driving import UseCases
+from sidecar.service.driving import Driving
 from sidecar.service.owners import LocalExecutor, LocalRuns
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def test_a_run_that_was_executed_here_leaves_nothing(place: Place, step: d
 async def test_a_run_that_an_agent_drives_is_not_kept_for_ever(place: Place, done: bool) -> None:
     place.run("driven", {"id": "a", "type": "agent", "prompt": "do it"})
     async with anyio.create_task_group() as tasks:
-        cases = UseCases(place.project, place.owner, LocalExecutor(LocalRuns(place.owner), tasks))
+        cases = Driving(place.project, place.owner, LocalExecutor(LocalRuns(place.owner), tasks))
 
         async def once() -> None:
             run_id = (await cases.start("driven", {}))["workflow_id"]
@@ -82,7 +82,7 @@ async def test_a_run_that_an_agent_drives_is_not_kept_for_ever(place: Place, don
 async def test_a_driven_run_that_was_closed_meanwhile_goes_on_where_it_was(place: Place) -> None:
     place.run("driven", *[{"id": name, "type": "agent", "prompt": name} for name in "ab"])
     async with anyio.create_task_group() as tasks:
-        cases = UseCases(place.project, place.owner, LocalExecutor(LocalRuns(place.owner), tasks))
+        cases = Driving(place.project, place.owner, LocalExecutor(LocalRuns(place.owner), tasks))
         first = (await cases.start("driven", {}))["workflow_id"]
         before = await cases.next_step(first)
         for _ in range(120):

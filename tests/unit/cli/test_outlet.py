@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sidecar.cli.outlet import Outlet
+from sidecar.cli.foreground import OutputWriter
 
 
 def test_a_full_pipe_holds_up_nobody_and_one_without_a_reader_loses_what_is_written() -> None:
@@ -13,7 +13,7 @@ def test_a_full_pipe_holds_up_nobody_and_one_without_a_reader_loses_what_is_writ
     os.dup2(write, 1)
     os.close(write)
     try:
-        outlet = Outlet()
+        outlet = OutputWriter()
         for _ in range(200):
             outlet.write("x" * 1000 + "\n")  # more than a pipe holds; a write that waits would wait for ever
         assert not outlet.lost

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.mcp_server import arguments
-from sidecar.mcp_server.tools import TOOLS
+from sidecar.mcp_server.tools import TOOLS, argument_problems
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -50,12 +49,12 @@ def _object(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 def test_arguments_are_right_exactly_when_the_listed_schema_says_so(call: tuple[str, dict[str, Any]]) -> None:
     tool, given_arguments = call
     valid = jsonschema.Draft202012Validator(TOOLS[tool].input).is_valid(given_arguments)
-    found = arguments.problems(TOOLS[tool].input, given_arguments)
+    found = argument_problems(TOOLS[tool].input, given_arguments)
     assert (found == []) is valid, found
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:
-    found = arguments.problems(TOOLS["stage_gate"].input, {"stage": 1, "kind": "x", "ouput": ""})
+    found = argument_problems(TOOLS["stage_gate"].input, {"stage": 1, "kind": "x", "ouput": ""})
     assert found == [
         "unknown argument 'ouput'; did you mean 'output'?",
         "stage has to be a string, not 1",
@@ -65,17 +64,17 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_a_long_value_is_not_repeated_to_who_sent_it() -> None:
-    (found,) = arguments.problems(TOOLS["abort"].input, {"reason": ["x" * 1000]})
+    (found,) = argument_problems(TOOLS["abort"].input, {"reason": ["x" * 1000]})
     assert len(found) < 150
 
 
 @pytest.mark.parametrize("value", ["x" * 5_000_000, ["x"] * 2_000_000, {f"{n}": "x" * 100 for n in range(60_000)}])
 def test_too_much_is_refused_whatever_its_shape(value: object) -> None:
     schema = TOOLS["workflow_resume"].input
-    (found,) = arguments.problems(schema, {"workflow_id": "r", "answer": value})
+    (found,) = argument_problems(schema, {"workflow_id": "r", "answer": value})
     assert "larger than 4 MiB" in found
 
 
 def test_much_but_not_too_much_is_taken() -> None:
     schema = TOOLS["workflow_resume"].input
-    assert arguments.problems(schema, {"workflow_id": "r", "answer": "x" * 4_000_000}) == []
+    assert argument_problems(schema, {"workflow_id": "r", "answer": "x" * 4_000_000}) == []

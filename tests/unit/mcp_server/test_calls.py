@@ -12,7 +12,7 @@ DEADLINE_S = 20
 
 
 def call() -> Call:
-    return Call(Story(Plan("w", {}, {})), detached=False, heard=lambda _: None)
+    return Call(Story(Plan("w", {}, {})), detached=False, on_event=lambda _: None)
 
 
 @pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 from mcp.types import ClientCapabilities, ElicitResult
 from mcp.types.methods import parse_server_request
 
-from sidecar.mcp_server import elicitation
+from sidecar.mcp_server import calls
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from sidecar.mcp_server import elicitation
 )
 def test_a_form_is_shown_to_clients_that_can(declared: dict[str, Any] | None, offered: bool) -> None:
     capabilities = None if declared is None else ClientCapabilities.model_validate(declared)
-    assert elicitation.offered(capabilities) is offered
+    assert calls.can_ask(capabilities) is offered
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_form_is_shown_to_clients_that_can(declared: dict[str, Any] | None, of
     ],
 )
 def test_a_question_becomes_a_form_that_the_protocol_allows(question: dict[str, Any], field: dict[str, Any]) -> None:
-    request = elicitation.form({"prompt": "What?", **question}, None)
+    request = calls.question_form({"prompt": "What?", **question}, None)
     params = request.params.model_dump(by_alias=True, exclude_none=True)
     assert params["requestedSchema"]["properties"]["answer"] == {"title": "Answer", **field}
     assert params["message"] == "What?"
@@ -44,7 +44,7 @@ def test_a_question_becomes_a_form_that_the_protocol_allows(question: dict[str, 
 
 
 def test_a_bad_answer_is_said_when_the_question_comes_again() -> None:
-    params = elicitation.form({"prompt": "How many?", "type": "integer"}, "Five at most").params
+    params = calls.question_form({"prompt": "How many?", "type": "integer"}, "Five at most").params
     assert params.message == "How many?\n\nFive at most"
 
 
@@ -62,4 +62,4 @@ def test_a_bad_answer_is_said_when_the_question_comes_again() -> None:
     ],
 )
 def test_an_answer_is_the_text_that_a_person_would_have_typed(result: ElicitResult, text: str | None) -> None:
-    assert elicitation.text(result) == text
+    assert calls.answer_text(result) == text

@@ -25,7 +25,7 @@ from sidecar.errors import InputError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.service import runs
-from sidecar.service.driving import UseCases
+from sidecar.service.driving import Driving
 from sidecar.service.owners import DetachedExecutor
 from sidecar.signals import files, receipts
 from sidecar.signals.receipts import Receipt
@@ -65,7 +65,7 @@ class World:
         self.root = root
         self.owner = owner
         self.project = project
-        self.cases = UseCases(project, owner, DetachedExecutor(project, owner.journal), self._hear)
+        self.cases = Driving(project, owner, DetachedExecutor(project, owner.journal), self._hear)
         self.told: list[RunEvent] = []
         self.executions: dict[str, ServerDriven] = {}
         self._waiting = anyio.Event()
@@ -102,7 +102,7 @@ class World:
     def create(self, name: str, inputs: dict[str, Any] | None = None, workspace: str | None = None) -> str:
         definition = runs.find_workflow(self.project, name, self.owner.script)
         prepared = runs.prepare(self.project, definition, inputs or {}, workspace)
-        return runs.create(str(self.root), self.owner.journal, prepared)
+        return runs.begin(self.project, prepared, database=self.owner.database)
 
     async def execute(self, run_id: str, **more: Any) -> Ending:
         """One start, or one resume."""

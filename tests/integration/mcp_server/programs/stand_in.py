@@ -18,23 +18,23 @@ from anyio.abc import TaskGroup
 
 from sidecar.catalog import workflows
 from sidecar.errors import NotFound, SidecarError
-from sidecar.mcp_server.port import Ask, Json, Launcher, Tell
+from sidecar.mcp_server.calls import Ask, Json, OnEvent
 from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent
 
 
 class _Run:
-    def __init__(self, name: str, tell: Tell) -> None:
+    def __init__(self, name: str, on_event: OnEvent) -> None:
         self.run_id = ulid.new()
         self.name = name
         self.status = "running"
         self.aborted: str | None = None
         self.over = anyio.Event()
-        self._tell = tell
+        self._on_event = on_event
 
     def tell(self, kind: str, **data: Any) -> None:
-        self._tell(RunEvent(self.run_id, kind, time.time(), data))
+        self._on_event(RunEvent(self.run_id, kind, time.time(), data))
 
 
 class StandIn:
@@ -47,15 +47,15 @@ class StandIn:
         self.runs: dict[str, _Run] = {}
 
     @property
-    def flow(self) -> Launcher:
+    def flow(self) -> Any:
         return self._launch
 
     @property
-    def agent(self) -> Launcher:
+    def agent(self) -> Any:
         return self._launch
 
     @property
-    def prompt(self) -> Launcher:
+    def prompt(self) -> Any:
         return self._launch
 
     def called(self, name: str) -> list[Json]:
@@ -71,15 +71,11 @@ class StandIn:
         name: str,
         parameters: Json,
         *,
-        format: str,  # noqa: A002
-        verbose: bool,
-        interactive: bool,
+        on_event: OnEvent,
+        ask: Ask | None,
         dry_run: bool,
-        quiet: bool,
         workspace: str | None,
         detach: bool,
-        tell: Tell,
-        ask: Ask | None,
     ) -> Json:
         self._note("launch", name=name, parameters=parameters, workspace=workspace, detach=detach, asks=bool(ask))
         if dry_run:
@@ -88,7 +84,7 @@ class StandIn:
             raise RuntimeError(parameters["crash"])
         if "wrong" in parameters:
             raise SidecarError(parameters["wrong"])
-        started = _Run(name, tell)
+        started = _Run(name, on_event)
         self.runs[started.run_id] = started
         self._tasks.start_soon(self._carry_out, started, parameters, ask)
         if not detach:
@@ -158,36 +154,44 @@ class StandIn:
                 one.aborted = reason
         return {"success": True}
 
-    async def stage_gate(self, stage: str, output: str, kind: str, run_id: str | None) -> Json:
-        self._note("stage_gate", stage=stage, output=output, kind=kind, run_id=run_id)
+    async def stage_gate(
+        self, stage: str, output: str, kind: str = "stage", run_id: str | None = None, *, asker: str | None = None
+    ) -> Json:
+        self._note("stage_gate", stage=stage, output=output, kind=kind, run_id=run_id or asker)
         return {"allowed": False, "pause_required": True}
 
-    async def workflow_info(self, name: str) -> Json:
-        self._note("workflow_info", name=name)
-        found = workflows.find(str(self._root), name)
+    async def workflow_list(self, include_global: bool = True) -> Json:
+        return {"workflows": []}
+
+    async def workflow_info(self, workflow: str) -> Json:
+        self._note("workflow_info", name=workflow)
+        found = workflows.find(str(self._root), workflow)
         return {"name": found.name, "inputs": {}, "description": "", "version": "1", "found_at": "here"}
 
-    async def load_definition(self, name: str) -> Json:
-        self._note("load_definition", name=name)
-        return {"name": workflows.find(str(self._root), name).name, "steps": []}
+    async def load_definition(self, workflow: str) -> Json:
+        self._note("load_definition", name=workflow)
+        return {"name": workflows.find(str(self._root), workflow).name, "steps": []}
 
-    async def start(self, workflow: str, inputs: Json, workspace: str | None) -> Json:
-        self._note("start", workflow=workflow, inputs=inputs, workspace=workspace)
+    async def start(self, workflow: str, inputs: Json | None = None, workspace: str | None = None) -> Json:
+        self._note("start", workflow=workflow, inputs=inputs or {}, workspace=workspace)
         return {"workflow_id": ulid.new(), "state": {}}
 
-    async def next_step(self, workflow_id: str, task_id: str | None, context: Json | None) -> Json:
-        self._note("next_step", workflow_id=workflow_id, task_id=task_id, context=context)
+    async def next_step(
+        self, workflow_id: str, task_id: str | None = None, sub_agent_context: Json | None = None
+    ) -> Json:
+        self._note("next_step", workflow_id=workflow_id, task_id=task_id, context=sub_agent_context)
         return {"step": None, "status": "completed", "reason": None}
 
     async def step_complete(
         self,
         workflow_id: str,
         step_id: str,
-        status: str,
-        result: Any,
-        error: str | None,
-        task_id: str | None,
-        attempt: int | None,
+        status: str = "success",
+        result: Any = None,
+        error: str | None = None,
+        attempt: int | None = None,
+        task_id: str | None = None,
+        sub_agent_context: Json | None = None,
     ) -> Json:
         self._note("step_complete", step_id=step_id, status=status, result=result, error=error, task_id=task_id)
         return {"success": True}
@@ -195,22 +199,22 @@ class StandIn:
     async def resume(
         self,
         workflow_id: str,
-        feedback: str | None,
-        answer: Any,
-        new_driver: str | None,
+        feedback: str | None = None,
+        answer: Any = None,
+        driver: str | None = None,
+        approve: bool = False,
         *,
-        approve: bool,
-        asker: str | None,
+        asker: str | None = None,
     ) -> Json:
         said = {"feedback": feedback, "answer": answer, "approve": approve, "asker": asker}
         self._note("resume", workflow_id=workflow_id, **said)
         return {"workflow_id": workflow_id, "state": {}, "last_checkpoint": None}
 
-    async def checkpoint(self, workflow_id: str, step_id: str | None, reason: str | None) -> Json:
+    async def checkpoint(self, workflow_id: str, step_id: str | None = None, reason: str | None = None) -> Json:
         self._note("checkpoint", workflow_id=workflow_id, step_id=step_id, reason=reason)
         return {"checkpoint_id": "1", "state_path": "here"}
 
-    async def complete(self, workflow_id: str, status: str) -> Json:
+    async def complete(self, workflow_id: str, status: str = "success") -> Json:
         self._note("complete", workflow_id=workflow_id, status=status)
         return {"success": True, "final_state": {}}
 
@@ -218,7 +222,7 @@ class StandIn:
         found = list(self.runs.values()) if workflow_id is None else [self._known(workflow_id)]
         return {"runs": [self._status(one) for one in reversed(found)]}
 
-    async def state_read(self, workflow_id: str, paths: list[str] | None) -> Json:
+    async def state_read(self, workflow_id: str, paths: list[str] | None = None) -> Json:
         self._note("state_read", workflow_id=workflow_id, paths=paths)
         return {"count": 1}
 
@@ -229,17 +233,17 @@ class StandIn:
     async def state_dependencies(self, workflow_id: str, field: str) -> Json:
         return {"direct_deps": [], "all_deps": [], "dependents": []}
 
-    async def trace(self, workflow_id: str, field: str | None, include_timing: bool) -> Json:
+    async def trace(self, workflow_id: str, field: str | None = None, include_timing: bool = False) -> Json:
         return {"traces": []}
 
     async def debug_info(self, workflow_id: str) -> Json:
         return {"current_step": None, "step_history": []}
 
-    async def test_transformation(self, transform: str, input: Any, context: Json | None) -> Json:  # noqa: A002
+    async def test_transformation(self, transform: str, input: Any, context: Json | None = None) -> Json:  # noqa: A002
         output = {"half": {"\ud83d": 1}, "odd": [float("nan"), float("inf")]}.get(transform, input)
         return {"success": True, "output": output, "execution_time_ms": 0.1}
 
-    async def explain_plan(self, workflow: str, inputs: Json) -> Json:
+    async def explain_plan(self, workflow: str, inputs: Json | None = None) -> Json:
         return {"steps": [], "required_tools": []}
 
     async def answer(self, workflow_id: str, value: Any) -> Json:
@@ -256,13 +260,13 @@ async def standing_in(root: Path) -> AsyncIterator[StandIn]:
 
 
 async def main(root: Path) -> None:
+    from sidecar.mcp_server.calls import Site
     from sidecar.mcp_server.server import serving
-    from sidecar.mcp_server.tool import Site
     from sidecar.mcp_server.transport_stdio import standard_streams
 
     async with standard_streams() as (source, sink), standing_in(root) as service:
         print("this must not reach the client")  # noqa: T201
-        async with serving(Site(service, str(root))) as server:
+        async with serving(Site(service, str(root))) as server:  # type: ignore[arg-type]
             await server.serve(source, sink)
 
 

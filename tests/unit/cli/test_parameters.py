@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.cli import run_options
+from sidecar.cli.parameters import given_values, missing, usage
 from sidecar.errors import InputError
 from sidecar.model.parameters import Parameter
 
@@ -31,7 +31,7 @@ ALL = (FIRST, OPTIONAL, SECOND)
     ],
 )
 def test_a_text_is_read_as_the_declared_type(kind: str, text: str, value: object) -> None:
-    assert run_options.given([parameter("p", kind)], [text], []) == {"p": value}
+    assert given_values([parameter("p", kind)], [text], []) == {"p": value}
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_a_text_is_read_as_the_declared_type(kind: str, text: str, value: object
 )
 def test_a_text_of_another_type_is_refused_with_what_would_be_right(kind: str, text: str) -> None:
     with pytest.raises(InputError, match=r"^p has to be "):
-        run_options.given([parameter("p", kind)], [], [f"p={text}"])
+        given_values([parameter("p", kind)], [], [f"p={text}"])
 
 
 def test_every_problem_is_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        run_options.given(ALL, ["a", "many", "more"], ["nothing"])
+        given_values(ALL, ["a", "many", "more"], ["nothing"])
     told = str(caught.value)
     assert "too many words: 'more'" in told
     assert "second has to be a whole number" in told
@@ -63,11 +63,11 @@ def test_every_problem_is_told_at_once() -> None:
 
 
 def test_the_usage_has_the_required_ones_as_words_and_the_others_as_options() -> None:
-    assert run_options.usage("sidecar flow run w", ALL) == "sidecar flow run w FIRST SECOND [-p third=STRING]"
-    assert run_options.missing(ALL, {"first": "a"}, frozenset()) == [SECOND]
+    assert usage("sidecar flow run w", ALL) == "sidecar flow run w FIRST SECOND [-p third=STRING]"
+    assert missing(ALL, {"first": "a"}, frozenset()) == [SECOND]
 
 
 def test_words_fill_what_is_required_in_declared_order_and_not_named_and_the_last_p_counts() -> None:
-    assert run_options.given(ALL, ["a", "2"], []) == {"first": "a", "second": 2}
-    assert run_options.given(ALL, ["2"], ["first=a=b"]) == {"first": "a=b", "second": 2}
-    assert run_options.given(ALL, [], ["third=b", "third=c"], ["third=a", "first=d"]) == {"third": "c", "first": "d"}
+    assert given_values(ALL, ["a", "2"], []) == {"first": "a", "second": 2}
+    assert given_values(ALL, ["2"], ["first=a=b"]) == {"first": "a=b", "second": 2}
+    assert given_values(ALL, [], ["third=b", "third=c"], ["third=a", "first=d"]) == {"third": "c", "first": "d"}

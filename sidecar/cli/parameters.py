@@ -1,4 +1,4 @@
-"""What a command line gives to a workflow: words and `-p KEY=VALUE`, read as the types that it declares."""
+"""Reads the values of parameters from words and `-p KEY=VALUE`, as the types that a definition declares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def usage(command: str, parameters: Sequence[Parameter]) -> str:
     return " ".join([command, *required, *optional])
 
 
-def given(
+def given_values(
     parameters: Sequence[Parameter],
     words: Sequence[str],
     named: Iterable[str],
