@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 RUNS = "sidecar://runs"
 _JSON, _TEXT = "application/json", "text/plain"
-_MOST_LISTED = 100
 _MOST_LOG_BYTES = 256 * 1024
 _URI = re.compile(r"sidecar://runs/([^/]+)(?:/(state|log|receipts)|/agents/([0-9]{1,9})/log)?")
 _DEFINITION = re.compile(r"sidecar://(workflows|prompts)/([^/]+)")
@@ -53,7 +52,7 @@ TEMPLATES = {
 async def listed(site: Site) -> ListResourcesResult:
     """All runs together, and the newest ones by themselves."""
     resources = [Resource(uri=RUNS, name="runs", description="All runs, newest first.", mime_type=_JSON)]
-    for one in (await site.service.status())["runs"][:_MOST_LISTED]:
+    for one in site.service.newest_runs():
         described = f"{one.get('workflow') or 'run'}: {one.get('status')}"
         uri = f"{RUNS}/{one['run_id']}"
         resources.append(Resource(uri=uri, name=one["run_id"], description=described, mime_type=_JSON))
@@ -74,7 +73,7 @@ async def read(site: Site, uri: str) -> ReadResourceResult:
     """What a resource says now."""
     try:
         if uri == RUNS:
-            return _contents(uri, await site.service.status())
+            return _contents(uri, {"runs": site.service.newest_runs()})
         definition = _DEFINITION.fullmatch(uri)
         if definition is not None:
             return _contents(uri, await _defined(site, *definition.groups()))

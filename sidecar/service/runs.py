@@ -27,7 +27,7 @@ from sidecar.model import duration, ulid
 from sidecar.model import events as kinds
 from sidecar.model.parameters import bind
 from sidecar.service.owners import StartOptions, changed_definition, definition_in_thread, in_thread, pending_question
-from sidecar.service.status import describe, describe_all, effective_status, follow, messages
+from sidecar.service.status import as_json, describe, describe_all, effective_status, follow, messages
 from sidecar.signals import files, run_lock, targets
 from sidecar.signals.receipts import clear_ended
 from sidecar.state.script import Script
@@ -55,6 +55,9 @@ WORKSPACE = "workspace"  # an input of this name is the workspace that the run i
 RESULT = "answer"  # the field of the state that has what the agent of a run of one turn answered
 COMPLETED_BEFORE = "already complete; nothing to do"
 _LAST_FILE_S, _LOOK_S = 2.0, 0.005
+_MOST_RUNS = 100
+_STATUS_BYTES = 8 * 1024 - len('{"runs": [], "more": true}')
+_BRIEF = 200  # characters of a text in a list
 _PROCESS = ("pid", "exit_code", "rung", "survivors")
 _NO_OPEN_RUN = (
     "no run is open there now: the next one to begin there is stopped before its first step; `cancel` takes this back"
@@ -583,10 +586,21 @@ class RunService:
         return self.owner.mask.masked_text(reason)
 
     async def status(self, workflow_id: str | None = None) -> Json:
-        """As `status --json` has it."""
-        if workflow_id is None:
-            return {"runs": describe_all(self.owner.database, self.project.root, limit=100)}
-        return {"runs": [describe(self.owner.database, self.project.root, workflow_id)]}
+        """As `status --json` has it; without an id the newest runs, as many as an agent should pay for."""
+        if workflow_id is not None:
+            return {"runs": [describe(self.owner.database, self.project.root, workflow_id)]}
+        shown: list[Json] = []
+        left = _STATUS_BYTES
+        for run in map(_brief, self.newest_runs()):
+            left -= len(as_json(run).encode(errors="replace")) + len(", ")
+            if left < 0:
+                return {"runs": shown, "more": True}
+            shown.append(run)
+        return {"runs": shown}
+
+    def newest_runs(self) -> list[Json]:
+        """The newest runs, as `status --json` has them."""
+        return describe_all(self.owner.database, self.project.root, limit=_MOST_RUNS)
 
     async def _find(self, name: str) -> Definition:
         return await in_thread(find_workflow, self.project, name, self.owner.trials)
@@ -613,6 +627,14 @@ class RunService:
         """The run itself, while this process executes it."""
         live = self._executor.live(run_id)
         return live.execution if live is not None else None
+
+
+def _brief(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _brief(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_brief(one) for one in value]
+    return f"{value[: _BRIEF - 1]}…" if isinstance(value, str) and len(value) > _BRIEF else value
 
 
 class RunReader:

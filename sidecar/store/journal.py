@@ -443,7 +443,7 @@ def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_mo
 
 
 def _unknown(run_id: str) -> StoreError:
-    return StoreError(f"the journal knows no run {run_id}; `sidecar status` lists them", kind="missing")
+    return StoreError(f"no such run: {run_id}; `sidecar status` lists them", kind="missing")
 
 
 def _has_secret(text: str, mask: Mask) -> bool:

@@ -194,7 +194,7 @@ def _bad(schema: Json, arguments: Json) -> Iterator[tuple[str, Json, str]]:
             yield (
                 "unknown",
                 {**other, name: new_id() if name in RUN_NAMES else "nobody-made-this"},
-                "no such|not found|knows no run",
+                "no such|not found",
             )
 
 

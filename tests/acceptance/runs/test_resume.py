@@ -47,7 +47,7 @@ def test_a_stop_by_touch_ends_after_the_iteration_and_resume_does_the_rest(flows
     assert (resumed["status"], resumed["state"]["n"], flows.lines("ran")) == ("completed", 3, ["0", "1", "2"])
     assert flows.run("resume", run["run_id"].lower()) == (
         0,
-        f"run {run['run_id']} was completed before: nothing is done again\n",
+        f"run {run['run_id']} is already complete; nothing to do\n",
         "",
     )
 

@@ -297,7 +297,7 @@ async def serving_at(served: Served, run_id: str | None) -> AsyncIterator[tuple[
     """A server for the agents of a run, or for anybody, and where it is."""
     path = str(served.root / "another.sock")
     async with (
-        serving(Site(served.service, str(served.root), run_id)) as server,
+        serving(Site(served.service, str(served.root), run_id)) as server,  # type: ignore[arg-type]
         anyio.create_task_group() as tasks,
     ):
         await tasks.start(transport_unix.listen, path, server.serve)

@@ -61,17 +61,6 @@ async def test_a_call_by_the_dotted_name_works_and_an_unknown_name_gets_the_near
 
 
 @pytest.mark.anyio
-async def test_the_task_id_counts_wherever_the_caller_puts_it(served: Served) -> None:
-    async with served.client("legacy") as client:
-        await client.call_tool("workflow_get_next_step", {"workflow_id": RUN, "task_id": "a.1"})
-        inside = {"workflow_id": RUN, "sub_agent_context": {"task_id": "a.2"}}
-        await client.call_tool("workflow_get_next_step", inside)
-        await client.call_tool("workflow_step_complete", {**inside, "step_id": "s"})
-    assert [call["task_id"] for call in served.service.called("next_step")] == ["a.1", "a.2"]
-    assert [call["task_id"] for call in served.service.called("step_complete")] == ["a.2"]
-
-
-@pytest.mark.anyio
 async def test_five_megabytes_of_arguments_are_refused_in_words(served: Served, era: str) -> None:
     async with served.client(era) as client:
         result = await client.call_tool("abort", {"reason": "x" * 5_000_000})

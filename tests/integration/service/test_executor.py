@@ -35,7 +35,7 @@ async def test_a_run_that_cannot_begin_is_its_callers_affair_and_nobody_elses(pl
     run_id = place.run("wait", WAITING)
     async with anyio.create_task_group() as tasks:
         executor = LocalExecutor(LocalRuns(place.owner), tasks)
-        with pytest.raises(StoreError, match="knows no run"):
+        with pytest.raises(StoreError, match="no such run"):
             await executor.begin("0" * 26)
         await executor.begin(run_id)
         with pytest.raises(SidecarError, match="already being executed"):

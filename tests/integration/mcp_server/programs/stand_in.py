@@ -222,6 +222,9 @@ class StandIn:
         found = list(self.runs.values()) if workflow_id is None else [self._known(workflow_id)]
         return {"runs": [self._status(one) for one in reversed(found)]}
 
+    def newest_runs(self) -> list[Json]:
+        return [self._status(one) for one in reversed(self.runs.values())]
+
     async def state_read(self, workflow_id: str, paths: list[str] | None = None) -> Json:
         self._note("state_read", workflow_id=workflow_id, paths=paths)
         return {"count": 1}
