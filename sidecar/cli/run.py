@@ -333,13 +333,13 @@ def resume(arguments: list[str], project_option: str | None) -> int:
         except RunBusy as error:
             _remark(str(error))
             return BUSY
-    if start is not None:
-        return _execute(project, run.run_id, options, start)
-    if options.json:
-        return _execute(project, run.run_id, argparse.Namespace(**vars(options) | {"detach": False}))
-    unused = "; the feedback was not used" if options.feedback else ""
-    print(f"run {run.run_id} is {runs.COMPLETED_BEFORE}{unused}")
-    return OK
+    if start is None:
+        if not options.json:
+            unused = "; the feedback was not used" if options.feedback else ""
+            print(f"run {run.run_id} is {runs.COMPLETED_BEFORE}{unused}")
+            return OK
+        options.detach = False  # there is nothing to execute, and only its result to print
+    return _execute(project, run.run_id, options, start)
 
 
 def answer(arguments: list[str], project_option: str | None) -> int:

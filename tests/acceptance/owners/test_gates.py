@@ -62,7 +62,7 @@ async def call(project: Project, arguments: dict[str, Any], **environment: str) 
         return bool(told.is_error), str(told.content)
 
 
-@pytest.mark.parametrize("options", [[], ["--detach"], ["--json"], ["--with-changes", "--detach"]])
+@pytest.mark.parametrize("options", [[], ["--with-changes", "--detach"]])
 def test_a_bare_resume_at_a_gate_is_refused_and_changes_nothing(project: Project, options: list[str]) -> None:
     run_id = at_a_gate(project)
     before = journalled(project, run_id)
@@ -102,21 +102,6 @@ def test_feedback_alone_sends_the_stage_back_and_the_next_answer_replaces_it(pro
     assert "ENOUGH of that" in approved
     assert "three columns" not in approved
     assert "not approved" not in approved
-
-
-def test_there_is_nothing_to_approve_without_a_gate(project: Project) -> None:
-    project.workflow("short", {"type": "user_message", "message": "hi"})
-    (project.state / ".stop").touch()
-    project.output("flow", "run", "short")
-    run_id = project.only_run()["run_id"]
-    for status in ("stopped", "completed"):
-        before = journalled(project, run_id)
-        assert before[0].status == status
-        for options in (["--approve"], ["--approve", "--feedback", "x"], ["--approve", "--detach"]):
-            (said,) = project.output("resume", run_id, *options, code=2).splitlines()
-            assert "is not waiting for approval" in said
-        assert journalled(project, run_id) == before
-        project.output("resume", run_id)
 
 
 def test_an_agent_of_the_run_cannot_approve_on_the_command_line(project: Project) -> None:

@@ -128,16 +128,6 @@ def test_a_redirect_has_the_step_done_again_with_the_text(flows: Project) -> Non
     assert err.endswith("has no agent of ours to redirect (status: completed)\n")
 
 
-def test_a_run_that_is_executed_cannot_be_resumed_beside(flows: Project) -> None:
-    process = flows.start("flow", "run", "counting", "-q")
-    flows.until_exists("at-0")
-    code, out, err = flows.run("resume", flows.journalled()[0].run_id)
-    assert (code, out) == (2, "")
-    assert "is being executed already" in err
-    flows.touch("go")
-    assert flows.finished(process)[0] == 0
-
-
 # --- a workflow that has changed
 
 
