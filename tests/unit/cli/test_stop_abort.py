@@ -46,15 +46,15 @@ def test_a_workspace_that_is_swapped_for_a_link_while_it_is_stopped_leads_nowher
     inside = project / "inside"
     workspace = inside / ".swissarmyhammer" / "workspaces" / "w"
     workspace.mkdir(parents=True)
-    signed = files.new_trailers
+    new_trailers = files.new_trailers
 
     def swap_first(**given: Any) -> files.Trailers:
         """Between the look at the workspace and the write into it."""
         workspace.rename(inside / "aside")
         workspace.symlink_to(outside)
-        return signed(**given)
+        return new_trailers(**given)
 
-    monkeypatch.setattr(files, "signed", swap_first)
+    monkeypatch.setattr(files, "new_trailers", swap_first)
     assert stop_abort.main("stop", ["w", "--project", str(inside)], {}) == 1
     assert f"it leads outside the project, to {outside}" in capsys.readouterr().err
     assert list(outside.iterdir()) == []
