@@ -115,7 +115,7 @@ class Panel:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Leave the terminal to somebody else meanwhile."""
+        """Leave the terminal to others meanwhile."""
         self._hidden += 1
         try:
             self._leave()
@@ -238,7 +238,7 @@ def _bar(progress: Progress, width: int) -> Row | None:
         unit = "tasks"
     if not unit:
         return None
-    if not of or (progress.status == "completed" and unit == "iterations"):  # it was a maximum, and is nobody's now
+    if not of or (progress.status == "completed" and unit == "iterations"):  # it was a maximum, and is over
         return _fitted([(f"{done} {unit} done", "strong")], width)
     words = text.share(done, of)
     room = width - len(words) - 2
@@ -288,13 +288,13 @@ def _facts(progress: Progress, width: int, now: float) -> list[Row]:
 
 def _known(progress: Progress, now: float) -> list[tuple[str, str]]:
     loop, (ended, failed, of) = progress.loop, progress.tasks.count()
-    left_s = loop.left_s(now) if loop is not None and not progress.is_over else None
+    remaining_s = loop.remaining_s(now) if loop is not None and not progress.is_over else None
     counts_down = loop is not None and loop.of is not None and not progress.is_over
     average_s = loop.average_s if loop is not None else None
     tasks = f"{ended} / {of}" if of is not None else f"{ended} done"
     known = [
         ("Elapsed", text.duration(progress.elapsed_s(now))),
-        ("ETA", f"~{text.duration(left_s)}" if left_s is not None else "–" if counts_down else ""),
+        ("ETA", f"~{text.duration(remaining_s)}" if remaining_s is not None else "–" if counts_down else ""),
         ("Avg/iter", text.duration(average_s) if average_s is not None else ""),
         ("Mode", text.clean(progress.mode)),
         ("Tasks", tasks + (f", {failed} failed" if failed else "") if progress.tasks else ""),

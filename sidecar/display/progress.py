@@ -74,10 +74,11 @@ class Progress:
         self._ended_at: float | None = None
 
     def on_event(self, event: RunEvent) -> None:
-        """Take in what happened."""
-        handle = _HANDLERS.get(event.kind)
-        if handle is not None:
-            handle(self, event.data, event.at)
+        """Note what happened."""
+        if event.kind in _HANDLERS:
+            _HANDLERS[event.kind](self, event.data, event.at)
+        elif event.kind in _AGENT_HANDLERS:
+            _AGENT_HANDLERS[event.kind](self.agents, event.data, event.at)
         self.run_id = event.run_id
         self.updated_at = event.at
 
@@ -236,12 +237,7 @@ _HANDLERS: dict[str, Callable[[Progress, dict[str, Any], float], None]] = {
     kinds.ITERATION: Progress._on_iteration,
     kinds.TASK_STARTED: Progress._on_task_start,
     kinds.TASK_ENDED: Progress._on_task_end,
-    kinds.AGENT_STARTED: lambda self, data, at: self.agents.on_start(data, at),
-    kinds.AGENT_ENDED: lambda self, data, at: self.agents.on_end(data, at),
-    kinds.USAGE: lambda self, data, at: self.agents.on_usage(data, at),
     kinds.WORKFLOW_RETRIED: Progress._on_retry,
-    kinds.ACTIVITY: lambda self, data, at: self.agents.on_activity(data, at),
-    kinds.AGENT_OUTPUT: lambda self, data, at: self.agents.on_output(data, at),
     kinds.MESSAGE: Progress._on_message,
     kinds.WARNING: Progress._on_warning,
     kinds.QUESTION: Progress._on_question,
@@ -291,7 +287,7 @@ class Iterations:
         """Over all that were timed."""
         return self._total_s / self._timed if self._timed else None
 
-    def left_s(self, now: float) -> float | None:
+    def remaining_s(self, now: float) -> float | None:
         """How long the rest takes if it goes on like the last five; None before there are five, or without an end."""
         if self.of is None or self.is_over or len(self._last) < _FOR_ESTIMATE:
             return None
@@ -506,6 +502,15 @@ class AgentsShown:
     def _show(self, agent_id: str, stream: str, lines: list[str]) -> None:
         source = self._names.get(agent_id, agent_id)
         self.lines.extend(OutputLine(source, stream, line) for line in lines[-_LINES:])
+
+
+_AGENT_HANDLERS: dict[str, Callable[[AgentsShown, dict[str, Any], float], None]] = {
+    kinds.AGENT_STARTED: AgentsShown.on_start,
+    kinds.AGENT_ENDED: AgentsShown.on_end,
+    kinds.USAGE: AgentsShown.on_usage,
+    kinds.ACTIVITY: AgentsShown.on_activity,
+    kinds.AGENT_OUTPUT: AgentsShown.on_output,
+}
 
 
 def printed_lines(data: dict[str, Any]) -> list[str]:

@@ -197,8 +197,8 @@ class Board:
         if self.abort is None:
             return min(found, key=_since, default=None)
         if self.abort.reason == files.NO_REASON["abort"]:
-            told = [request for request in found if request.reason != self.abort.reason]
-            return replace(told[0], since=self.abort.since) if told else self.abort
+            explained = [request for request in found if request.reason != self.abort.reason]
+            return replace(explained[0], since=self.abort.since) if explained else self.abort
         return self.abort
 
     def _type_stop(self) -> None:

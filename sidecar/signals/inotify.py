@@ -109,6 +109,6 @@ class Inotify:
 
 
 def _last_error(**meanings: str) -> OSError:
-    """What the last call said. Some numbers mean something else here than their usual words do."""
+    """The error of the last call. Some numbers mean something else here than their usual words do."""
     number = ctypes.get_errno()
     return OSError(number, meanings.get(errno.errorcode.get(number, ""), os.strerror(number)))

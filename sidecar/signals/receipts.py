@@ -1,4 +1,4 @@
-"""Receipts: what became of the last signal in a place, told in a JSON file beside it.
+"""Receipts: what became of the last signal in a place, in a JSON file beside it.
 
 A signal is consumed here: its receipt is written, and its file goes when every open run that it governs has taken it.
 """
@@ -161,8 +161,8 @@ def still_to_take(root: str, signal: Signal, done: Collection[str] = ()) -> list
 
 def clear_stale(root: str, board: Board, shown: Callable[[str], str] = str) -> list[str]:
     """Remove what no run is to take any more: aborts from before the run, what has expired, what was for a run that has
-    ended, and what this run took before somebody died. The result is what to warn of. `shown`: a reason as it may be
-    told."""
+    ended, and what this run took before somebody died. The result is what to warn of. `shown`
+    masks a reason."""
     warnings = []
     places = [(directory, kind) for directory in board.scope.directories for kind in files.FILE_NAMES]
     for directory, kind in places:
@@ -246,7 +246,7 @@ def _merged(earlier: Receipt, later: Receipt) -> Receipt:
 
 
 def _survivors(earlier: Receipt, later: Receipt) -> int:
-    """Never fewer than were found. Only an owner that is alone with its receipt can take back what it said."""
+    """Never fewer than were found. Only an owner that is alone with its receipt can lower the number."""
     before = {outcome["run_id"] for outcome in earlier["runs"]}
     now = {outcome["run_id"] for outcome in later["runs"]}
     if before <= now:

@@ -3,7 +3,7 @@ stop` needs no database.
 
 A run is open from its beginning until it has ended, and `open` in its directory says so. It is live while some process
 holds the lock beside it: the kernel drops the lock when its holder dies, however it dies, so there are no stale locks.
-So that nobody has to look at every run that ever was, open ones have an entry in a directory of their own.
+So that not every run that ever was has to be looked at, open ones have an entry in a directory of their own.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def lock_or_holder(file: int, within_s: float = _GLANCE_S) -> str | None:
 
 def is_at(path: str, file: int) -> bool:
     """Whether an open file is the one that the path leads to: not where it, or a directory above it, was moved,
-    removed or replaced. True where that cannot be told."""
+    removed or replaced. True where that cannot be known."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(file))
     except (FileNotFoundError, NotADirectoryError):
@@ -276,7 +276,7 @@ def open_runs(root: str, *, workspace: str | None = None) -> list[str]:
     except OSError:
         return []
     found = ((run_id, mark(root, run_id)) for run_id in run_ids)
-    return [run_id for run_id, said in found if said and (workspace is None or said.workspace == workspace)]
+    return [run_id for run_id, known in found if known and (workspace is None or known.workspace == workspace)]
 
 
 def live_runs(root: str, *, workspace: str | None = None) -> list[str]:
@@ -294,7 +294,7 @@ def is_live(root: str, run_id: str) -> bool:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no locks on this file system: nobody can be shown to run
+    except OSError:  # no locks on this file system: no process can be shown to run it
         return False
     finally:
         os.close(file)

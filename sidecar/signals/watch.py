@@ -268,7 +268,7 @@ class Watcher:
             )
 
     def _stand_on(self, watched: _WatchedDirectory, ground: Ground | None) -> None:
-        """Note where the place's hints come from, and disarm what nobody needs any more."""
+        """Note where the directory's hints come from, and disarm what is not needed any more."""
         old, new = watched.ground and watched.ground[0], ground and ground[0]
         watched.ground = ground
         if old == new:
@@ -346,7 +346,7 @@ class _RoundRobin:
 
 
 def _level(path: str) -> Level:
-    """None, or what tells this very file in this very state from another."""
+    """None, or what distinguishes this very file in this very state from another."""
     if not files.present(path):
         return None
     try:

@@ -19,14 +19,14 @@ def iterated(*took_s: float, of: int | None = 10) -> tuple[Iterations, float]:
 
 def test_the_estimate_is_made_of_the_last_five() -> None:
     loop, now = iterated(1000, 10, 10, 10, 10, 20)
-    assert loop.left_s(now) == 4 * 12
+    assert loop.remaining_s(now) == 4 * 12
     assert loop.average_s == 1060 / 6
 
 
 def test_the_estimate_shrinks_while_an_iteration_goes_on_but_never_below_the_rest() -> None:
     loop, now = iterated(10, 10, 10, 10, 10)
-    assert loop.left_s(now + 4) == 46
-    assert loop.left_s(now + 4000) == 40
+    assert loop.remaining_s(now + 4) == 46
+    assert loop.remaining_s(now + 4000) == 40
 
 
 def test_only_complete_iterations_count() -> None:
