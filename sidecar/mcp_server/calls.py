@@ -35,7 +35,7 @@ from sidecar.catalog import workflows
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.mcp_server import listing
 from sidecar.mcp_server.connections import connection_of
-from sidecar.mcp_server.progress import HEARTBEAT_S, Note, Plan, Sender, Story, sending
+from sidecar.mcp_server.progress import HEARTBEAT_S, ExpectedSteps, ProgressNote, RunProgress, Sender, sending
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent
 from sidecar.service.owners import in_thread
@@ -90,8 +90,8 @@ class Question:
 class Call:
     """What is known of a run that a client started here."""
 
-    def __init__(self, story: Story, *, detached: bool, on_event: OnEvent) -> None:
-        self.story = story
+    def __init__(self, progress: RunProgress, *, detached: bool, on_event: OnEvent) -> None:
+        self.progress = progress
         self.detached = detached
         self.sender: Sender | None = None  # of the request that attends now
         self.result: Json | None = None
@@ -116,11 +116,11 @@ class Call:
 
     def on_event(self, event: RunEvent) -> None:
         """An event of the run. Nothing here waits."""
-        notes = self.story.notes(event)
+        notes = self.progress.notes(event)
         self._known.set()
         self._on_event(event)
         if self.sender is not None:
-            self.sender.hear(notes)
+            self.sender.send_soon(notes)
 
     async def ask(self, question: Json, problem: str | None) -> str | None:
         """The person's answer; None where none comes, and the run then pauses."""
@@ -153,12 +153,12 @@ class Call:
     async def abort(self, abort: Callable[[str, str | None], Awaitable[Json]], reason: str) -> None:
         """End the run: the caller took the call back. Where it has not told its id yet, as soon as it does."""
         await self._known.wait()
-        if self._over or self.story.run_id is None:
+        if self._over or self.progress.run_id is None:
             return
         try:
-            await abort(reason, self.story.run_id)
+            await abort(reason, self.progress.run_id)
         except REPORTED as error:
-            logger.warning("cannot abort run %s for its caller: %s", self.story.run_id, error)
+            logger.warning("cannot abort run %s for its caller: %s", self.progress.run_id, error)
 
 
 class OpenCalls:
@@ -169,7 +169,7 @@ class OpenCalls:
 
     def keep(self, call: Call) -> str:
         """A token that finds the call again, and says which run it is of should the server not be the same any more."""
-        token = f"{secrets.token_urlsafe(18)}.{call.story.run_id or ''}"
+        token = f"{secrets.token_urlsafe(18)}.{call.progress.run_id or ''}"
         self._calls[token] = call
         while len(self._calls) > _MOST_OPEN:
             self._calls.popitem(last=False)[1].leave()
@@ -233,7 +233,7 @@ class RunCalls:
         parameters = given.get("parameters", {})
         plan = await in_thread(self._expected, kind, given[f"{kind}_name"], parameters)
         detached = given.get("detach", False)
-        call = Call(Story(plan), detached=detached, on_event=self._on_event)
+        call = Call(RunProgress(plan), detached=detached, on_event=self._on_event)
         asks = given.get("interactive", False) and not detached and can_ask(context.session.client_capabilities)
         service = self._site.service
         launch = {"flow": service.flow, "agent": service.agent, "prompt": service.prompt}[kind]
@@ -298,7 +298,7 @@ class RunCalls:
         send = sending(progress, log)
         if send is None:
             return None
-        return Sender(call.story, send, quiet=given.get("quiet", False), heartbeat_s=self._heartbeat_s)
+        return Sender(call.progress, send, quiet=given.get("quiet", False), heartbeat_s=self._heartbeat_s)
 
     async def _answer_late(self, token: str, answer: str | None) -> Json:
         """The question was asked by a server that is no more, or was given up: the run itself may still wait."""
@@ -307,7 +307,7 @@ class RunCalls:
             raise SidecarError("this question is not open any more; workflow_status tells how the run stands")
         return await self._site.service.answer(run_id, answer)
 
-    def _expected(self, kind: Kind, given: str, parameters: Json) -> Plan:
+    def _expected(self, kind: Kind, given: str, parameters: Json) -> ExpectedSteps:
         """What a run will go through, where that is known beforehand; an error where nothing has that name."""
         name = listing.meant(given)
         if given not in listing.names(self._site.root, kind):
@@ -317,9 +317,9 @@ class RunCalls:
             try:
                 definition = workflows.find(self._site.root, name)
             except REPORTED:  # the use case says what is wrong with it
-                return Plan(name, parameters, states)
+                return ExpectedSteps(name, parameters, states)
             states = {step.id: step.description or "" for step in definition.workflow.steps or ()}
-        return Plan(name, parameters, states)
+        return ExpectedSteps(name, parameters, states)
 
 
 async def _elicited(question: Question, context: Context, ended: anyio.Event) -> str | None:
@@ -348,14 +348,14 @@ def _answer_in(params: CallToolRequestParams) -> str | None:
     return answer_text(response) if isinstance(response, ElicitResult) else None
 
 
-async def _send_progress(context: Context, token: str | int, note: Note) -> None:
+async def _send_progress(context: Context, token: str | int, note: ProgressNote) -> None:
     params = ProgressNotificationParams(
         progress_token=token, progress=note.progress, total=100.0, message=note.message, _meta=note.metadata
     )
     await context.session.send_notification(ProgressNotification(params=params), context.request_id)
 
 
-async def _send_log(context: Context, connection: Connection, note: Note) -> None:
+async def _send_log(context: Context, connection: Connection, note: ProgressNote) -> None:
     level: LoggingLevel = "error" if note.failed else "info"
     if note.kind == "heartbeat" or not connection.wants_log(level, context):
         return

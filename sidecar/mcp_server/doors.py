@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def owning(project: Project, owner: Owner) -> LocalRuns:
-    """For a process that executes a run itself: its agents find a door. LocalRuns that they start are given away."""
+    """For a process that executes a run itself: its agents find an endpoint. Runs that they start are given away."""
     runs = LocalRuns(owner)
 
     def cases() -> Driving:
@@ -35,17 +35,17 @@ def owning(project: Project, owner: Owner) -> LocalRuns:
 
         return Driving(project, owner, DetachedExecutor(project, owner.journal, runs), on_event=owner.emit)
 
-    runs.door = _of_runs(cases, runs)
+    runs.endpoint = _of_runs(cases, runs)
     return runs
 
 
 def _of_runs(cases: Callable[[], Driving], runs: LocalRuns) -> RunEndpoint:
     """The doors of runs: each is bound at once. The server behind it is made when somebody knocks."""
 
-    def door(execution: ServerDriven) -> AbstractAsyncContextManager[None]:
-        return _run_door(execution.run_id, cases, runs)
+    def endpoint(execution: ServerDriven) -> AbstractAsyncContextManager[None]:
+        return _run_endpoint(execution.run_id, cases, runs)
 
-    return door
+    return endpoint
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ async def of_daemon(
     from sidecar.mcp_server.calls import Site  # noqa: PLC0415
     from sidecar.mcp_server.server import serving  # noqa: PLC0415 - after `_load`, which costs nobody a turn
 
-    runs.door = _of_runs(lambda: use_cases, runs)
+    runs.endpoint = _of_runs(lambda: use_cases, runs)
     async with serving(Site(use_cases, root)) as server, anyio.create_task_group() as tasks:
         with _known(server, runs):
             await tasks.start(transport_unix.listen, layout.daemon_socket(root), server.serve)
@@ -88,7 +88,7 @@ async def of_daemon(
 
 
 @asynccontextmanager
-async def _run_door(run_id: str, cases: Callable[[], Driving], runs: LocalRuns) -> AsyncIterator[None]:
+async def _run_endpoint(run_id: str, cases: Callable[[], Driving], runs: LocalRuns) -> AsyncIterator[None]:
     with ExitStack() as stack:
         try:
             listening = stack.enter_context(Listener(layout.run_socket(runs.owner.root, run_id)))

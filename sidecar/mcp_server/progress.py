@@ -26,7 +26,7 @@ _MARKS = "[.~#"  # what a step's key has behind the id: iteration, task, try
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ProgressNote:
     """One thing to tell a client."""
 
     kind: str
@@ -37,7 +37,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExpectedSteps:
     """What is known of a run before it begins; `states` are its top-level steps with their descriptions."""
 
     name: str
@@ -45,17 +45,17 @@ class Plan:
     states: dict[str, str]
 
 
-class Story:
+class RunProgress:
     """Turns a run's events into notes. It outlives a request: a run that asks a question spans several."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExpectedSteps) -> None:
         self._plan = plan
         self._order = {state: index for index, state in enumerate(plan.states)}
         self._state: str | None = None
         self.progress = 0.0
         self.run_id: str | None = None
 
-    def notes(self, event: RunEvent) -> list[Note]:
+    def notes(self, event: RunEvent) -> list[ProgressNote]:
         """What to tell of an event: often nothing."""
         self.run_id = event.run_id
         if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
@@ -69,13 +69,13 @@ class Story:
             return self._stepped(event.kind, event.data["step"])
         return []
 
-    def heartbeat(self, silent_for_s: float) -> Note:
+    def heartbeat(self, silent_for_s: float) -> ProgressNote:
         """A sign of life."""
         where = f" in state: {self._state}" if self._state else ""
         message = f"Running workflow: {self._plan.name}{where} ({silent_for_s:.0f} s)"
         return self._note("heartbeat", self.progress, message, {"state_id": self._state})
 
-    def _stepped(self, kind: str, key: str) -> list[Note]:
+    def _stepped(self, kind: str, key: str) -> list[ProgressNote]:
         state = self._state_of(key)
         known = self._order
         if self._state in known and state in known and known[state] < known[self._state]:
@@ -93,11 +93,11 @@ class Story:
             self._state = None
         return notes
 
-    def _completed(self, state: str, following: str | None) -> Note:
+    def _completed(self, state: str, following: str | None) -> ProgressNote:
         data = {"state_id": state, "next_state": following}
         return self._note("state_complete", self._share(state, 1), f"Completed state: {state}", data)
 
-    def _ended(self, data: Json) -> list[Note]:
+    def _ended(self, data: Json) -> list[ProgressNote]:
         name, status = self._plan.name, str(data.get("status"))
         last, self._state = self._state, None
         if status in ("failed", "aborted", "interrupted"):
@@ -111,10 +111,10 @@ class Story:
             return [*notes, self._note("flow_complete", 100.0, f"Completed workflow: {name}", _end(status, final))]
         return [*notes, self._note("flow_complete", self.progress, f"Workflow {status}: {name}", _end(status, final))]
 
-    def _note(self, kind: str, progress: float, message: str, data: Json, *, failed: bool = False) -> Note:
+    def _note(self, kind: str, progress: float, message: str, data: Json, *, failed: bool = False) -> ProgressNote:
         self.progress = max(self.progress, progress)
         metadata = {"event": kind, "flow_name": self._plan.name, "run_id": self.run_id, **data}
-        return Note(kind, self.progress, message, metadata, failed)
+        return ProgressNote(kind, self.progress, message, metadata, failed)
 
     def _share(self, state: str, done: int) -> float:
         """How far along a run is at the begin or end of a state. Where nobody knows the states, ever closer to all."""
@@ -134,23 +134,25 @@ def _end(status: str, final: str | None) -> Json:
     return {"status": status, "final_state": final}
 
 
-Send = Callable[[Note], Awaitable[None]]
+Send = Callable[[ProgressNote], Awaitable[None]]
 
 
 class Sender:
     """Sends what was noted, in the scope of one request."""
 
-    def __init__(self, story: Story, send: Send, *, quiet: bool = False, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self._story = story
+    def __init__(
+        self, progress: RunProgress, send: Send, *, quiet: bool = False, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
+        self._progress = progress
         self._send = send
         self._quiet = quiet
         self._heartbeat_s = heartbeat_s
-        self._waiting: deque[Note] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[ProgressNote] = deque(maxlen=_MOST_WAITING)
         self._news = anyio.Event()
         self._idle = anyio.Event()
         self._idle.set()
 
-    def hear(self, notes: list[Note]) -> None:
+    def send_soon(self, notes: list[ProgressNote]) -> None:
         """Take notes. Returns at once, whatever the client does."""
         if notes and not self._quiet:
             self._waiting.extend(notes)
@@ -167,7 +169,7 @@ class Sender:
             self._news = anyio.Event()
             # News that came while others were sent went with them: that is no silence.
             if silence.cancelled_caught and not self._waiting:
-                await self._send(self._story.heartbeat(time.monotonic() - began))
+                await self._send(self._progress.heartbeat(time.monotonic() - began))
             while self._waiting:
                 await self._send(self._waiting.popleft())
             self._idle.set()
@@ -178,13 +180,13 @@ class Sender:
             await self._idle.wait()
 
 
-def sending(*ways: Callable[[Note], Awaitable[Any]] | None) -> Send | None:
+def sending(*ways: Callable[[ProgressNote], Awaitable[Any]] | None) -> Send | None:
     """All the ways by which a client wants to hear, as one; None where it wants to hear nothing."""
     wanted = [way for way in ways if way is not None]
     if not wanted:
         return None
 
-    async def send(note: Note) -> None:
+    async def send(note: ProgressNote) -> None:
         for way in wanted:
             await way(note)
 

@@ -166,7 +166,7 @@ class LocalRuns:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.door: RunEndpoint | None = None  # of each run, for its agents
+        self.endpoint: RunEndpoint | None = None  # of each run, for its agents to call
         self.listeners = owner.listeners
         self.replies: set[Callable[[], Coroutine[Any, Any, Any]]] = set()  # each waits until a server's answers are out
         self._live: dict[str, _Live] = {}
@@ -230,7 +230,7 @@ class LocalRuns:
         async with anyio.create_task_group() as tasks:
             self._live[execution.run_id] = _Live(execution, tasks)
             try:
-                async with self.door(execution) if self.door else nullcontext():
+                async with self.endpoint(execution) if self.endpoint else nullcontext():
                     yield
             finally:
                 del self._live[execution.run_id]

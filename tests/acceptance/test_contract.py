@@ -209,7 +209,7 @@ async def test_a_run_begins_and_its_end_is_told(surface: Surface) -> None:
         ("flow", "wanting", {"name": "a"}, {"workspace": "../.."}, "'../..' is neither the name of a workspace"),
         ("flow", "broken", {}, {}, "no_such_filter"),
         ("agent", "claude", {}, {}, "prompt"),
-        ("agent", "templated", {"prompt": "x"}, {}, "command"),
+        ("agent", "command", {"prompt": "x", "command": []}, {}, "parameter 'command'"),
     ],
 )
 async def test_what_cannot_begin_is_refused_before_anything_is_begun(
@@ -223,8 +223,6 @@ async def test_what_cannot_begin_is_refused_before_anything_is_begun(
     project = served[0]
     project.workflow("wanting", FAILING, inputs={"name": {"type": "string", "required": True}})
     project.workflow("broken", {"id": "a", "type": "user_message", "message": "{{ inputs.x | no_such_filter }}"})
-    parameters_ = [{"name": "prompt"}, {"name": "command", "type": "array"}]
-    project.agent("templated", "", command="{{ command }}", parameters=parameters_)
     before = len(project.journalled())
     told = [await made(project).begin(kind, name, parameters, **options) for made in (CommandLine, Mcp)]
     assert [one.ok for one in told] == [False, False]

@@ -5,14 +5,14 @@ import pytest
 
 from sidecar.mcp_server import calls
 from sidecar.mcp_server.calls import Call, OpenCalls, run_of
-from sidecar.mcp_server.progress import Plan, Story
+from sidecar.mcp_server.progress import ExpectedSteps, RunProgress
 from sidecar.model import ulid
 
 DEADLINE_S = 20
 
 
 def call() -> Call:
-    return Call(Story(Plan("w", {}, {})), detached=False, on_event=lambda _: None)
+    return Call(RunProgress(ExpectedSteps("w", {}, {})), detached=False, on_event=lambda _: None)
 
 
 @pytest.mark.anyio
@@ -36,7 +36,7 @@ async def test_open_questions_are_bounded_and_the_oldest_gives_way(monkeypatch: 
 def test_a_token_says_whose_it_is_and_nothing_else_does() -> None:
     one = call()
     run_id = ulid.new()
-    one.story.run_id = run_id
+    one.progress.run_id = run_id
     assert run_of(OpenCalls().keep(one)) == run_id
     assert run_of("x.y") is None
     assert run_of("") is None
