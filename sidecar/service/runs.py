@@ -257,8 +257,11 @@ async def check_resume(
     script: Script | None = None,
 ) -> None:
     """InputError where the run cannot be resumed with these options."""
-    if run.status != "completed" and run.driver == "server" and run_lock.is_live(project.root, run.run_id):
-        raise InputError(f"run {run.run_id} is being executed already: sidecar logs {run.run_id} -f")
+    holder = run_lock.holder(project.root, run.run_id) if run.driver == "server" else None
+    if run.status != "completed" and holder is not None:
+        raise InputError(
+            f"run {run.run_id} is already being executed, by process {holder}: sidecar logs {run.run_id} -f"
+        )
     if options.answer is not None:
         await answer(project, database, run.run_id, options.answer, script)
     approval.check(Journal(database), run, feedback=options.feedback, approve=options.approve, asker=asker)

@@ -161,7 +161,7 @@ def lock_or_holder(file: int, within_s: float = _GLANCE_S) -> str | None:
             return None
         except BlockingIOError:  # a holder, or somebody who only looks whether there is one: that is over at once
             if time.monotonic() > deadline:
-                return os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
+                return _written(file)
             time.sleep(0.002)
 
 
@@ -286,19 +286,29 @@ def live_runs(root: str, *, workspace: str | None = None) -> list[str]:
 
 def is_live(root: str, run_id: str) -> bool:
     """Whether a process executes this run now."""
+    return holder(root, run_id) is not None
+
+
+def holder(root: str, run_id: str) -> str | None:
+    """The process id of whoever executes this run now; None: nobody does."""
     try:
         file = os.open(os.path.join(layout.run_directory(root, run_id), LOCK_NAME), _READ)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return _written(file)
     except OSError:  # no locks on this file system: no process can be shown to run it
-        return False
+        return None
     finally:
         os.close(file)
-    return False
+    return None
+
+
+def _written(file: int) -> str:
+    """The process id in a lock file."""
+    return os.pread(file, 32, 0).split(b"\n")[0].decode(errors="replace")
 
 
 def _standing(directories: Iterable[str]) -> list[str]:

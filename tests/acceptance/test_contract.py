@@ -252,7 +252,11 @@ REFUSED: dict[str, tuple[Callable[[Project], str], Callable[[Surface, str], Awai
         lambda made, run_id: made.status(run_id),
         "no such run: {}",
     ),
-    "a run that is executed": (_held, lambda made, run_id: made.resume(run_id), "run {} is being executed already"),
+    "a run that is executed": (
+        _held,
+        lambda made, run_id: made.resume(run_id),
+        "run {} is already being executed, by process ",
+    ),
     "a bare resume at a gate": (
         _paused_at_a_gate,
         lambda made, run_id: made.resume(run_id),
