@@ -283,24 +283,6 @@ def test_a_stop_never_interrupts_an_agent_and_is_consumed_at_its_end(project: Ag
     assert json.loads((project.state / ".stop.receipt.json").read_text())["state"] == "applied"
 
 
-def test_a_stop_that_is_there_already_prevents_the_run_and_says_so(project: AgentProject) -> None:
-    project.completed("stop", "ws", "--reason", "not today")
-    code, out, err = project.script("touch born", "--workspace", "ws")
-    assert (code, out) == (0, "")
-    assert "not today" in err
-    assert not (project.root / "born").exists()
-    assert not (project.state / "workspaces" / "ws" / ".stop").exists()
-    assert project.script("echo born", "--workspace", "ws")[:2] == (0, "born\n")
-
-
-def test_a_leftover_abort_is_cleared_with_a_warning_and_does_not_end_the_next_run(project: AgentProject) -> None:
-    project.completed("abort", "yesterday's news")
-    code, out, err = project.script("echo born")
-    assert (code, out) == (0, "born\n")
-    assert "yesterday's news" in err
-    assert not (project.state / ".abort").exists()
-
-
 # --- the terminal and the system
 
 
@@ -313,16 +295,6 @@ def test_one_interrupt_ends_the_tree_by_the_ladder(project: AgentProject, number
     assert (found, out) == (code, "")  # what is said by one that is being ended is no answer
     assert "sidecar: interrupted; to go on: sidecar resume " in err
     assert "bye" in project.logs()
-
-
-def test_a_second_interrupt_kills_at_once(project: AgentProject) -> None:
-    project.environment["SIDECAR_KILL_AFTER_S"] = "600"
-    agent = project.begin("trap 'touch asked' TERM; touch born; while :; do sleep 0.01; done")
-    project.until_exists("born")
-    agent.send_signal(signal.SIGINT)
-    project.until_exists("asked")
-    agent.send_signal(signal.SIGINT)
-    assert AgentProject.finished(agent)[0] == 130
 
 
 def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_the_ladder(
@@ -357,7 +329,7 @@ def test_a_reader_that_goes_away_ends_no_agent_and_is_told_where_the_answer_is(p
     assert agent.stderr is not None
     agent.stdout.close()
     (project.root / "go").touch()
-    assert agent.wait(60) == 2
+    assert agent.wait(120) == 2
     said = agent.stderr.read()
     agent.stderr.close()
     assert said.startswith("sidecar: completed, but the result cannot be written: Broken pipe; to read it: sidecar ")
@@ -449,7 +421,7 @@ def test_a_busy_agent_is_never_ended_as_stalled(project: AgentProject, busy: str
     began = time.monotonic()
     until(lambda: time.monotonic() - began > 3)
     (project.root / "over").touch()
-    assert agent.communicate(timeout=30)[0].endswith("done\n")
+    assert agent.communicate(timeout=120)[0].endswith("done\n")
     assert agent.returncode == 0
 
 
@@ -501,7 +473,7 @@ def test_an_agent_whose_files_change_is_not_stalled(project: AgentProject, place
     until(has_worked_long_enough)
     # Without a reader there, it was ended.
     os.close(os.open(project.root / "over", os.O_WRONLY | os.O_NONBLOCK))
-    assert agent.communicate(timeout=30)[0].startswith("completed")
+    assert agent.communicate(timeout=120)[0].startswith("completed")
 
 
 @pytest.mark.parametrize("name", ["signals", "journal", "ignored"])
@@ -522,7 +494,7 @@ def test_what_others_write_is_no_sign_of_life_of_an_agent(project: AgentProject,
         return agent.poll() is not None
 
     until(was_ended)
-    assert "file change" in agent.communicate(timeout=30)[0]
+    assert "file change" in agent.communicate(timeout=120)[0]
     assert agent.returncode == 3
 
 

@@ -99,7 +99,7 @@ def test_on_a_terminal_it_shows_a_stop_a_resume_parallel_tasks_and_a_proven_abor
     os.close(theirs)
     shown = read_terminal(ours)
     os.close(ours)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, b""), shown
     assert demo.left() == []
     assert "\x1b[1m" in shown
@@ -138,7 +138,7 @@ def test_interrupted_it_ends_what_it_started_and_leaves_nothing(demo: Demo) -> N
     process = demo.start()
     shown = read_until(process, b"worker: started")
     process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=120)
     assert process.returncode == 130, (rest, errors)
     assert b"nothing of it is left" in errors
     assert demo.left() == []
@@ -152,13 +152,13 @@ def test_a_reader_who_goes_away_ends_it_and_nothing_is_left(demo: Demo) -> None:
         read_until(process, b"iteration 1")
         process.stdout.close()
         errors = process.stderr.read()
-        assert (process.wait(60), errors) == (2, b"")
+        assert (process.wait(120), errors) == (2, b"")
     assert demo.left() == []
 
 
 def test_what_does_not_go_as_it_should_is_told_in_one_line_and_nothing_is_left(demo: Demo) -> None:
     demo.environment["PATH"] = str(demo.directory)  # no `touch` there
-    shown, errors = demo.start().communicate(timeout=60)
+    shown, errors = demo.start().communicate(timeout=120)
     assert errors.count(b"\n") == 1
     assert b"touch" in errors
     assert b"none of its processes is left" not in shown

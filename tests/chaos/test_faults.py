@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.kit import journal, until
+from tests.kit import DEADLINE_S, journal, until
 from tests.kit.journal import locked
 
 Starter = Any
 FAULTS = Path(__file__).parent / "programs" / "faults"
 LOG = ["first was done", "last was done"]
 TASKS = ["breaks was done", "waits was done"]
-DEADLINE_S = 60
 # The words that tell the user what is wrong with the journal.
 WHY = {
     "full": "no space left on the disk",

@@ -129,7 +129,7 @@ def test_a_run_needs_no_standard_input_at_all(project: WorkspaceProject) -> None
     command = [SHELL, "-c", 'exec "$0" iterate my-task -p delay=0s <&-', SIDECAR]
     process = subprocess.Popen(command, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True)
     project.report(complete=True)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
 
 

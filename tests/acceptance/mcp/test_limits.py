@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit import DEADLINE_S
 from tests.kit.mcp_client import HELLO
 
 if TYPE_CHECKING:
     from tests.acceptance.mcp.conftest import House
 
 MB = 1024 * 1024
-DEADLINE_S = 30.0
 
 
 def requests(*calls: tuple[str, dict[str, Any]]) -> bytes:

@@ -127,7 +127,7 @@ def test_a_client_that_dies_in_the_middle_of_its_call(house: House, work: Work, 
         process.stdin.flush()
         work.run_id()
         process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait(120)
     else:
         with house.connected() as dying:
             dying.hello().request(1, "tools/call", call)

@@ -102,7 +102,7 @@ def test_requirement_8_2_end_to_end_from_the_prompt_to_the_exit_of_the_command(h
     step = {"id": "a", "type": "agent", "agent": unique, "prompt_name": "abort", "on_error": "continue"}
     house.project.workflow(unique, step, {"id": "b", "type": "shell_command", "command": f"touch {unique}.after"})
     process = house.project.start("flow", "run", unique)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 2
     assert "the plan deletes the data" in err
     assert "abort" in (house.root / f"{unique}.prompt").read_text()
@@ -180,7 +180,7 @@ def test_requirement_8_3_exit_codes_tell_how_it_ended(house: House, unique: str,
         },
     )
     process = house.project.start("flow", "run", name)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == code
     (run,) = [run for run in house.project.runs() if run["workflow"] == name]
     assert run["status"] == how

@@ -138,7 +138,7 @@ async def test_to_wait_for_an_abort_is_to_wait_for_the_owner_that_comes_up(held:
         waiting = held.project.start("abort", "--run", run_id, "--wait=60", "--json")
         held.project.until((held.project.state / "runs" / run_id / ".abort").exists)
         held.release.touch()
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=120)
     assert (waiting.returncode, err) == (0, "")
     assert [run["status"] for run in json.loads(out)["runs"]] == ["aborted"]
     assert not held.did
@@ -154,7 +154,7 @@ async def test_a_signal_reaches_what_was_handed_to_a_daemon_that_has_not_got_to_
     project.output(kind, "--run", run_id, "--reason", "enough")
     daemon.process.send_signal(signal.SIGCONT)
     project.until_status(run_id, {"abort": "aborted", "stop": "stopped"}[kind])
-    out, _ = asking.communicate(timeout=60)
+    out, _ = asking.communicate(timeout=120)
     assert not (project.root / "did").exists()
     assert not (project.state / "runs" / run_id / f".{kind}").exists()
     assert "goes on" in out or "was not executed" in out

@@ -218,7 +218,7 @@ def test_what_was_submitted_is_shown_at_once_and_a_deaf_agent_is_ended_within_on
     assert run["needs"]["output"] == "two columns"
     assert run["agents"], "the agent is still to be ended"
     assert "two columns" in project.output("status", run["run_id"])
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     at = {event.kind: event.at for event in project.events(run["run_id"])}
     assert at["agent_ended"] - at["gate"] < 7  # it was twice the grace
     assert project.only_run()["status"] == "paused"

@@ -44,7 +44,7 @@ async def test_a_signal_to_a_paused_run_comes_before_its_answer(
     target = ["--run", run_id] if where == "run" else ["--all"] if kind == "stop" else []
     project.output(kind, *target, "--reason", "stop everything")
     process = project.start("answer", run_id, "yes")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == code, (out, err)
     assert "stop everything" in err
     assert "the answer that came with it: not used" in err
@@ -90,7 +90,7 @@ async def test_a_signal_for_a_run_that_has_ended_is_refused_by_whoever_meets_it(
     first = project.only_run()["run_id"]
     stop = project.state / ".stop"
     stop.write_text(f"only that one\n\nRun: {first}\n")
-    found, _ = project.start("doctor").communicate(timeout=60)
+    found, _ = project.start("doctor").communicate(timeout=120)
     assert f"it is for run {first}, which is not open" in found
     project.output("flow", "run", "quick")
     assert project.runs()[0]["status"] == "completed"
@@ -107,7 +107,7 @@ async def test_what_is_written_into_the_directory_of_a_run_that_has_ended_is_cle
     (project.state / "runs" / run_id / ".stop").write_text("too late\n")
     (project.root / "go").touch()
     process = project.start("resume", run_id)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "had ended when it was written (too late)" in err
     assert project.only_run()["status"] == "completed"
@@ -124,7 +124,7 @@ async def test_an_abort_that_a_dead_process_left_aside_is_older_than_a_run_that_
     (project.state / ".abort.taken").write_text("old\n")
     words = ["resume", str(project.only_run()["run_id"])] if start == "resume" else ["flow", "run", "fails"]
     process = project.start(*words)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "older than this run (old)" in out
     assert project.only_run()["status"] == "completed"

@@ -39,7 +39,7 @@ class Terminal:
         (self.project.root / "go").touch()
 
     def over(self, code: int, status: str) -> None:
-        assert self.process.wait(60) == code
+        assert self.process.wait(120) == code
         assert self.project.only_run()["status"] == status
         assert len(self.project.data(self.run_id, "run_ended")) == 1
 

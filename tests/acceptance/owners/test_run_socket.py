@@ -202,7 +202,7 @@ def test_claude_is_told_of_a_server_that_leads_to_its_run(project: Project) -> N
     fake.chmod(0o755)
     project.environment["SIDECAR_CLAUDE"] = str(fake)
     project.workflow("work", {"id": "a", "type": "agent", "agent": "claude", "prompt": "go", "on_error": "continue"})
-    project.start("flow", "run", "work").communicate(timeout=60)
+    project.start("flow", "run", "work").communicate(timeout=120)
     words = (project.root / "arguments").read_text().splitlines()
     server = json.loads(words[words.index("--mcp-config") + 1])["mcpServers"]["sidecar"]
     assert [server["command"], *server["args"]] == [sys.executable, "-P", "-m", "sidecar", "serve"]
@@ -216,7 +216,7 @@ def test_a_run_goes_on_where_its_socket_cannot_be_bound(project: Project) -> Non
     run_id = project.only_run()["run_id"]
     (project.state / "runs" / run_id / "mcp.sock").mkdir()
     process = project.start("answer", run_id, "that")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "cannot call back" in err
     assert stat.S_ISDIR((project.state / "runs" / run_id / "mcp.sock").stat().st_mode)

@@ -84,7 +84,7 @@ def test_the_reason_of_a_signal_is_told_without_it_everywhere(project: Project, 
     target = ["--all"] if kind == "stop" else []
     project.output(kind, *target, "--reason", f"because of {SECRET}")
     (project.root / "go").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == (0 if kind == "stop" else 2)
     assert project.only_run()["reason"] == f"because of {MASKED}"
     is_nowhere(project, out, err, project.output("resume", project.only_run()["run_id"], "--dry-run", code=2))
@@ -141,7 +141,7 @@ def test_a_run_that_computes_with_it_goes_on_with_the_right_value_after_a_crash(
     process = project.start("flow", "run", "loop", "-p", f"key={SECRET}")
     project.until((project.root / "at-0").exists)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(60)
+    process.wait(120)
     (project.root / "go").touch()
     run_id = project.only_run()["run_id"]
     project.output("resume", run_id)

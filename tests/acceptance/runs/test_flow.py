@@ -268,7 +268,7 @@ def test_a_reader_that_has_gone_ends_no_run(flows: Project) -> None:
     process = flows.start("flow", "run", "counting", stdout=write, stderr=subprocess.DEVNULL)
     os.close(write)
     flows.touch("go")
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=120) == 0
     assert flows.lines("ran") == ["0", "1", "2"]
 
 
@@ -318,7 +318,7 @@ def test_a_first_signal_ends_the_agents_and_the_run_can_be_resumed(flows: Projec
     process = flows.start("flow", "run", "counting", "--json")
     flows.until_exists("at-0")
     process.send_signal(number)
-    out = process.communicate(timeout=60)[0]
+    out = process.communicate(timeout=120)[0]
     run = json.loads(out)
     assert (process.returncode, run["status"]) == (code, "interrupted")
     shown = "".join(flows.run(*words)[1] for words in (("status",), ("status", run["run_id"]), ("logs", run["run_id"])))
@@ -339,7 +339,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(flows: Project) -> None:
     process.send_signal(signal.SIGINT)
     flows.until_exists("asked")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 130
     assert flows.tagged() == []
 

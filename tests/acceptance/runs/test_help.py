@@ -31,7 +31,7 @@ def on_a_terminal(flows: Project, *arguments: str) -> list[str]:
     except OSError:  # as Linux tells that nobody holds the other end any more
         pass
     os.close(master)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=120) == 0
     assert process.stderr is not None
     process.stderr.close()
     return shown.decode().splitlines()

@@ -67,7 +67,7 @@ def test_an_abort_ends_the_agent_at_once_and_the_run_when_the_lock_is_free(worki
         working.until(lambda: said(working, "out", WAITS))
         assert owner.poll() is None
         assert (working.state / ".abort").exists()  # it is consumed when the journal has it
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     assert owner.returncode == 2
     assert (working.journalled()[0].status, working.journalled()[0].reason) == ("aborted", "enough")
     assert said(working, "out", "free again")
@@ -95,7 +95,7 @@ def test_an_abort_ends_agents_at_once_while_what_another_did_waits_for_the_lock(
         (flows.state / ".abort").write_text("enough")
         flows.until(lambda: not working.is_running() or working.status() == psutil.STATUS_ZOMBIE)
         assert time.monotonic() - began < SOON_S
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     assert (flows.last().status, flows.last().reason) == ("aborted", "enough")
 
 
@@ -106,7 +106,7 @@ def test_a_step_that_ends_meanwhile_is_neither_lost_nor_done_again(working: Proj
         working.touch("go")
         working.until(lambda: said(working, "out", WAITS))
         assert not (working.root / "b").exists()  # what comes next waits until the journal has what was before
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     assert owner.returncode == 0
     assert (len(working.lines("a")), len(working.lines("b"))) == (1, 1)
     kinds = [event.kind for event in working.events(working.journalled()[0].run_id)]
@@ -125,7 +125,7 @@ def test_tasks_that_end_meanwhile_are_neither_lost_nor_done_again(flows: Project
     with locked(flows):
         flows.touch("go")
         flows.until(lambda: said(flows, "out", WAITS))
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     assert owner.returncode == 0
     assert sorted(flows.lines("ran")) == ["1", "2", "3"]
 
@@ -137,7 +137,7 @@ def test_a_second_signal_gives_up_a_lock_that_is_never_released(working: Project
         owner.send_signal(signal.SIGTERM)
         working.until(lambda: said(working, "out", WAITS))
         owner.send_signal(signal.SIGTERM)
-        owner.communicate(timeout=60)
+        owner.communicate(timeout=120)
         assert owner.returncode == 143
         assert said(working, "out", '"kind": "run_ended"') or said(working, "out", '"kind":"run_ended"')
         assert working.tagged() == []

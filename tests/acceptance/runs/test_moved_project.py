@@ -83,7 +83,7 @@ def test_the_run_ends_as_interrupted_and_its_agents_with_it(place: Place, how: C
         owner = place.flows.start("flow", "run", "work", "--json-events", stdout=events)
     agent = place.agent()
     where = how(place)
-    err = owner.communicate(timeout=60)[1]
+    err = owner.communicate(timeout=120)[1]
     assert owner.returncode == 2, err
     assert is_gone(agent)
     ended = [event["data"] for event in place.told() if event["kind"] == "run_ended"]
@@ -107,7 +107,7 @@ def test_an_abort_in_the_new_place_does_not_find_agents_alive_for_long(place: Pl
     agent = place.agent()
     place.flows.root = place.moved()
     assert place.flows.run("abort", "enough")[0] == 0
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     assert is_gone(agent)
 
 
@@ -117,7 +117,7 @@ def test_sigterm_after_a_move_still_tells_the_end_of_the_run(place: Place) -> No
     place.agent()
     place.moved()
     owner.send_signal(signal.SIGTERM)
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     assert owner.returncode in (143, 2)  # the second: it noticed the move first
     ended = [event["data"] for event in place.told() if event["kind"] == "run_ended"]
     assert [event["status"] for event in ended] == ["interrupted"]
@@ -132,7 +132,7 @@ def test_abort_of_a_run_whose_directory_is_gone_tells_the_truth(place: Place) ->
     owner.send_signal(signal.SIGCONT)
     assert (code, out) == (1, "")
     assert f"the directory of run {place.run_id} was removed" in err
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=120)
     code, out, err = place.flows.run("abort", "--run", place.run_id)
     assert (code, out) == (1, "")
     assert "no run has been started" not in err

@@ -152,5 +152,5 @@ def test_a_run_of_the_daemon_is_told_by_the_settings_that_it_read_last(flows: Pr
         flows.until(lambda: notes(flows))
     finally:
         daemon.terminate()
-        daemon.communicate(timeout=60)
+        daemon.communicate(timeout=120)
     assert [note["title"] for note in notes(flows)] == ["quick: completed"]

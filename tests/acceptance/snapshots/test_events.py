@@ -92,7 +92,7 @@ class Started:
 
     def ended(self, code: int = 0) -> list[Event]:
         list(self._events())
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=120)
         assert self.process.returncode == code, (self.process.returncode, self.seen, err)
         return self.seen
 

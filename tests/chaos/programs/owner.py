@@ -31,7 +31,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-_DEADLINE_S = 60.0
+_DEADLINE_S = 120.0
 _PR_SET_CHILD_SUBREAPER = 36
 # A private constant of the product, found by its name wherever it is: so that a short run has several checkpoints.
 _CHECKPOINT_EVERY = {"_CHECKPOINT_EVERY": 25}

@@ -37,7 +37,7 @@ class Desk:
         return await self.supervisor.start(launch)
 
     async def run(self, keeper: Agent, script: str, timeout_s: float | None = None) -> int | None:
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             there = TerminalCommand(["sh", "-c", script], "/", os.environ, timeout_s)
             return await at_terminal.run(keeper, there, self.slave)
 

@@ -45,7 +45,7 @@ signal.pause()
 """,
     )
     log = tmp_path / "run" / "owner.log"
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         while not log.read_text().endswith("\n"):  # noqa: ASYNC110 - nothing tells when a file grows
             await anyio.sleep(0.01)
     pid, session, parent, colour, read = log.read_text().split()
@@ -76,12 +76,12 @@ async def test_one_whose_word_nobody_waits_for_any_more_is_ended(tmp_path: Path)
     noted = tmp_path / "pid"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(start, tmp_path, "print(os.getpid(), file=open('pid', 'w'), flush=True); signal.pause()")
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             while not noted.exists() or not noted.read_text():  # noqa: ASYNC110 - nothing tells when a file grows
                 await anyio.sleep(0.01)
         process = psutil.Process(int(noted.read_text()))
         tasks.cancel_scope.cancel()
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 - not our child
             await anyio.sleep(0.01)
 

@@ -50,7 +50,7 @@ def record_of(started: subprocess.Popen[bytes], owner: lineage.MarkerOwner) -> A
 async def test_a_recorded_process_is_ended_by_its_pid_and_start_time() -> None:
     with process() as left:
         ended, survivors = await reap([record_of(left, dead_owner())], "/project", HERE)
-        assert (left.wait(20), survivors) == (-15, 0)
+        assert (left.wait(120), survivors) == (-15, 0)
     assert [(row.run_id, row.pid, row.rung) for row in ended] == [("RUN", left.pid, "term")]
 
 
@@ -77,7 +77,7 @@ async def test_an_unrecorded_process_is_found_by_its_marker_in_its_own_project_o
         process(SIDECAR_MARKER=marker.replace("AGENT", "OTHER"), SIDECAR_PROJECT="/elsewhere") as elsewhere,
     ):
         ended, _ = await reap([], "/project", HERE)
-        assert left.wait(20) == -15
+        assert left.wait(120) == -15
         assert [row.pid for row in ended] == [left.pid]
         assert elsewhere.poll() is None
 

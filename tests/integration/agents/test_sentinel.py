@@ -13,8 +13,8 @@ import pytest
 
 from sidecar.agents.lineage import Identity
 from sidecar.agents.portable_table import PortableTable
+from tests.kit import DEADLINE_S
 
-DEADLINE_S = 60.0
 # An owner with one agent, and a copy of itself that outlives it. `without`: what Python does not have, as on a Mac.
 OWNER = r"""
 import os, socket, subprocess, sys, time

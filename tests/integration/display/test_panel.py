@@ -24,7 +24,7 @@ from tests.kit.terminal import TwoScreens
 
 _PROGRAM = Path(__file__).parent / "programs" / "show_panel.py"
 _SNAPSHOTS = Path(__file__).parent / "snapshots"
-_DEADLINE_S = 30.0
+_DEADLINE_S = 120.0
 _SIZES = [(80, 24), (40, 12), (20, 10), (200, 60)]
 
 

@@ -26,11 +26,10 @@ from sidecar.model.agent import AgentEnded
 from sidecar.model.steps import McpCall
 from sidecar.state.script import Script
 from sidecar.state.world import World as StateWorld
-from tests.kit import alive, eventually
+from tests.kit import DEADLINE_S, alive, eventually
 
 pytestmark = pytest.mark.anyio
 PROGRAMS = Path(__file__).parent / "programs"
-DEADLINE_S = 60.0
 SECRET = "hunter2-hunter2"
 
 

@@ -85,7 +85,7 @@ class Bench:
 
     async def run(self, script: str, **keys: Any) -> Any:
         step = ShellCommand(type="shell_command", command=script, **keys)
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             return await command.run_command(step, self.context)
 
     async def failure(self, script: str, **keys: Any) -> dict[str, Any]:
@@ -330,7 +330,7 @@ async def test_a_grandchild_that_holds_stdout_does_not_wedge_the_step(bench: Ben
 
 @pytest.mark.parametrize("reason", [None, "sibling_failed", "redirect"])
 async def test_cancelled_the_step_returns_when_nothing_of_it_is_left(bench: Bench, reason: EndReason | None) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.run, "trap '' TERM; echo $$; sleep 600 & echo $!; wait")
             await eventually(lambda: len(bench.said("stdout")) == 2)
@@ -350,7 +350,7 @@ async def test_a_command_that_somebody_else_ended_has_not_succeeded(bench: Bench
     async def run() -> None:
         errors.append(await bench.failure("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"))
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await eventually(lambda: bench.said("stdout") == ["up"])
@@ -412,7 +412,7 @@ def closing() -> Iterator[ExitStack]:
 async def on_terminal(bench: Bench, person: AtTerminal | None, script: str, **keys: Any) -> Any:
     step = AgentShellCommand(type="agent_shell_command", command=script, **keys)
     context = replace(bench.context, services=replace(bench.context.services, person=person))
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         return await command.run_agent_command(step, context)
 
 

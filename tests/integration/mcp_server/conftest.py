@@ -22,7 +22,6 @@ from tests.kit.mcp_client import over_socket
 if TYPE_CHECKING:
     from tests.integration.mcp_server.programs.stand_in import StandIn
 
-DEADLINE_S = 20
 STAND_IN = Path(__file__).parent / "programs" / "stand_in.py"
 WORKFLOW = """\
 name: build

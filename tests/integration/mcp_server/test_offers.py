@@ -32,8 +32,6 @@ from tests.kit import eventually
 if TYPE_CHECKING:
     from tests.integration.mcp_server.conftest import Served
 
-DEADLINE_S = 20
-
 
 @asynccontextmanager
 async def listening(served: Served, era: str, *uris: str) -> AsyncIterator[tuple[Client, list[str]]]:

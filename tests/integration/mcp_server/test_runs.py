@@ -18,14 +18,13 @@ from mcp.types import ElicitRequestFormParams, ElicitResult, TextContent
 from sidecar.mcp_server import transport_unix
 from sidecar.mcp_server.calls import Site
 from sidecar.mcp_server.server import McpServer, serving
-from tests.kit import eventually
+from tests.kit import DEADLINE_S, eventually
 
 if TYPE_CHECKING:
     from anyio.abc import SocketStream
 
     from tests.integration.mcp_server.conftest import Served
 
-DEADLINE_S = 20
 ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},

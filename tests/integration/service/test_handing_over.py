@@ -65,9 +65,3 @@ async def test_a_daemon_that_goes_away_before_it_answers_leaves_the_run_to_an_ow
             tasks.start_soon(anyio.to_thread.run_sync, accept_and_leave, listening)
             await delegate(place.project, place.owner.journal, run_id)
     await eventually(lambda: place.status(run_id) == "completed")
-
-
-async def test_where_there_is_no_daemon_the_run_gets_an_owner_of_its_own(place: Place) -> None:
-    run_id = place.run("quick", QUICK)
-    await delegate(place.project, place.owner.journal, run_id)
-    await eventually(lambda: place.status(run_id) == "completed")

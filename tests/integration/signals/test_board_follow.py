@@ -27,7 +27,7 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
     (tmp_path / "workspace").mkdir()
     board = Board(SignalScope(run_id, directories))
     watcher = Watcher(source_for("auto", print), print, tick_s=600)  # events alone have to do it
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         async with anyio.create_task_group() as group:
             await group.start(watcher.run)
             await group.start(board.follow, watcher)

@@ -17,14 +17,13 @@ import pytest
 
 from sidecar.signals.inotify import Inotify
 from sidecar.signals.watch import Watcher, source_for
-from tests.kit import eventually
+from tests.kit import DEADLINE_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")]
 
-DEADLINE_S = 30
 SOON_S = 0.02
 NEVER_S = 3600  # no tick: only events can tell
 BY_EVENT = [

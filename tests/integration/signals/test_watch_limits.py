@@ -23,7 +23,7 @@ from sidecar.signals.watch import Watcher
 base, out, calls, reports = sys.argv[1], {}, [], []
 
 async def until(condition):
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         while not condition():
             await anyio.sleep(0.005)
 

@@ -15,6 +15,7 @@ from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database
 from sidecar.store.journal import Journal, Steps
 from sidecar.store.schema import VERSION
+from tests.kit import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,6 @@ from sidecar.store.journal import Steps
 
 root, *arguments = sys.argv[1:]
 """
-DEADLINE_S = 60
 
 
 class Programs:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 async def done(stage: Stage, names: dict[str, Any] | None = None, /, *, context: Any = None, **fields: Any) -> Any:
     """The result of a step."""
     step = AgentStep.model_validate({"type": "agent", "id": "it", **fields})
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         return await agent.run_agent(step, context or stage.context(names))
 
 

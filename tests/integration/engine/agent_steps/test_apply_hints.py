@@ -24,7 +24,7 @@ async def applied(stage: Stage, names: dict[str, Any] | None = None, /, **fields
     step = ApplyHints.model_validate(
         {"type": "apply_hints", "id": "it", "file": "{{ item }}", "hints": "{{ hints }}", **fields}
     )
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         return await agent.run_apply_hints(step, stage.context(names or {"item": "a.ts", "hints": ["one", "two"]}))
 
 
@@ -106,7 +106,7 @@ async def test_it_has_its_timeout_its_agent_and_what_a_person_added(stage: Stage
     assert caught.value.error["kind"] == "timeout"
     stage.define("worker", "cat > prompt; echo 1")
     step = ApplyHints.model_validate({"type": "apply_hints", "id": "it", "file": "a", "hints": "b"})
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         await agent.run_apply_hints(step, stage.context(additions=("Gently.",)))
     assert (stage.root / "prompt").read_text().endswith("\n\nGently.")
 

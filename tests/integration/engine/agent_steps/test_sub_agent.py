@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 async def taken(stage: Stage, context: Any = None, **given: Any) -> TurnResult:
     asked = {"agent_name": None, "prompt_override": None, "task_id": "each.3", "description": "", **given}
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         return await run_task_agent(context or stage.context(), **asked)
 
 

@@ -30,9 +30,8 @@ from sidecar.service.owners import DetachedExecutor
 from sidecar.signals import files, receipts
 from sidecar.signals.receipts import Receipt
 from sidecar.signals.run_lock import RunLock
-from tests.kit import alive, eventually
+from tests.kit import DEADLINE_S, alive, eventually
 
-DEADLINE_S = 60.0
 MCP_SERVER = Path(__file__).parents[1] / "programs" / "mcp_plain_server.py"
 # The agents of every scenario: `worker` gives back its prompt, `hinter` says that it applied two hints.
 AGENTS: dict[str, dict[str, Any]] = {

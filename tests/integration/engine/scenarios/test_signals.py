@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from sidecar.layout import signal_directories
 from tests.kit import eventually
 
 pytestmark = pytest.mark.anyio
@@ -39,31 +38,6 @@ def loop(*body: dict[str, Any], items: Any = (1, 2, 3), name: str = "loop") -> d
 
 def runs_of(receipt: dict[str, Any]) -> dict[str, str]:
     return {outcome["run_id"]: outcome["status"] for outcome in receipt["runs"]}
-
-
-@pytest.mark.parametrize("place", PLACES)
-async def test_a_stop_lets_the_iteration_complete_and_the_rest_is_resumed(world: World, place: str) -> None:
-    world.workspace("desk")
-    run_id = world.create(world.workflow("loops", {"steps": [loop(gated("mark", "{{ item }}"))]}), workspace="desk")
-    where = world.place(place, run_id)
-    async with world.running(run_id) as endings:
-        await world.until_lines("marks", 1)
-        signal_id = world.signal("stop", where, "lunch")
-        await world.heard("signal", signal="stop")
-        let_go(world, 3)
-    assert (endings[0].status, endings[0].reason) == ("stopped", "lunch")
-    assert world.lines("marks") == ["1"]
-    receipt = world.receipt("stop", where)
-    assert (receipt["signal_id"], receipt["state"], receipt["removed"]) == (signal_id, "applied", True)
-    assert runs_of(receipt) == {run_id: "stopped"}
-    assert not world.signalled("stop", where)
-    assert (await world.execute(run_id)).status == "completed"
-    assert world.lines("marks") == ["1", "2", "3"]
-    assert [text for text in world.compact(run_id) if text.startswith(("end", "resumed"))] == [
-        "end stopped",
-        "resumed stopped",
-        "end completed",
-    ]
 
 
 async def test_a_reason_that_came_after_the_file_is_that_of_the_end_everywhere(world: World) -> None:
@@ -102,26 +76,6 @@ async def test_a_stop_ends_a_run_that_an_agent_drives_at_its_boundary(world: Wor
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_an_abort_ends_every_process_and_the_run(world: World, place: str) -> None:
-    world.workspace("desk")
-    content = {"steps": [shell("deaf", f"trap '' TERM; {SLEEP.replace('exec ', '')}"), shell("after", "touch after")]}
-    run_id = world.create(world.workflow("sleeps", content), workspace="desk")
-    where = world.place(place, run_id)
-    async with world.running(run_id) as endings:
-        await world.until_lines("pids", 1)
-        world.signal("abort", where, "fire")
-    assert (endings[0].status, endings[0].reason) == ("aborted", "fire")
-    assert world.living() == []
-    assert not (world.root / "after").exists()
-    receipt = world.receipt("abort", where)
-    assert (receipt["state"], receipt["removed"], receipt["survivors"]) == ("applied", True, 0)
-    assert runs_of(receipt) == {run_id: "aborted"}
-    assert int(world.lines("pids")[0]) in [process["pid"] for process in receipt["processes"]]
-    assert not world.signalled("abort", where)
-    assert [event["reason"] for event in world.events(run_id, "agent_ended")] == ["abort"]
-
-
-@pytest.mark.parametrize("place", PLACES)
 async def test_an_abort_answers_the_agent_that_drives(world: World, place: str) -> None:
     world.workspace("desk")
     content = {"steps": [{"id": "say", "type": "agent", "prompt": "hello"}]}
@@ -144,7 +98,7 @@ async def test_an_abort_ends_what_the_sidecar_does_for_an_agent_that_drives(worl
     async def ask() -> None:
         answers.append(await world.cases.next_step(run_id))
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
             await world.until_lines("pids", 1)
@@ -465,19 +419,6 @@ async def test_a_stop_stays_for_a_run_that_waits_for_an_answer(world: World, ans
     assert (await world.execute(run_id, person=answers("yes"))).status == "stopped"
     assert (await world.execute(run_id, person=answers("yes"))).status == "completed"
     assert world.lines("marks") == ["x"]
-
-
-async def test_an_interruption_ends_the_agents_and_can_be_resumed(world: World) -> None:
-    run_id = world.create(world.workflow("sleeps", {"steps": [shell("long", "test -e go || { " + SLEEP + "; }")]}))
-    async with world.running(run_id) as endings:
-        await world.until_lines("pids", 1)
-        world.executions[run_id].interrupt()
-    assert endings[0].status == world.status(run_id) == "interrupted"
-    assert world.living() == []
-    assert [event["reason"] for event in world.events(run_id, "agent_ended")] == ["shutdown"]
-    let_go(world, 1)
-    assert (await world.execute(run_id)).status == "completed"
-    assert len(signal_directories(str(world.root), run_id, world.owner.journal.run(run_id).workspace)) == 2
 
 
 async def test_a_caller_that_gives_a_run_up_leaves_it_interrupted(world: World) -> None:
