@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 Once = Callable[[], Awaitable[Any]]
-MEASURED = 150  # asyncio forgets timers that were cancelled only when there are 100 of them
+MEASURED = 110  # asyncio forgets timers that were cancelled only when there are 100 of them
 
 
 def _held() -> tuple[Counter[str], int, int]:

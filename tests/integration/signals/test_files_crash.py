@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DRIVER = r'''
 import fcntl, json, os, signal, sys
 
-from sidecar.signals import files, trailers
+from sidecar.signals import files
 from sidecar.signals.files import Trailers
 
 CALLS = ["open", "write", "fsync", "close", "rename", "link", "unlink", "rmdir", "lstat", "fstat", "read"]

@@ -26,9 +26,9 @@ AS_SOMEBODY = f"""
 import ctypes, os, sys
 from sidecar import __main__
 from sidecar.cli import stop_abort
-from sidecar.signals import files, trailers
+from sidecar.signals import files
 
-trailers.moment("2026-11-15")
+files.parse_timestamp("2026-11-15")
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid({SOMEBODY})
