@@ -53,7 +53,7 @@ class RunEnds(Exception):  # noqa: N818 - not an error
         self.ending = ending
 
 
-class Guard:
+class BoundaryGuard:
     """Checks the signals and the limits of one run."""
 
     def __init__(self, board: Board, run: Run, limits: RunLimits) -> None:

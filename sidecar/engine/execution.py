@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import anyio
 
 from sidecar.agents.output import Secrets
-from sidecar.engine.boundary import Ending, Guard, RunEnds, board_of
+from sidecar.engine.boundary import BoundaryGuard, Ending, RunEnds, board_of
 from sidecar.engine.interpreter import Interpreter
 from sidecar.engine.ledger import Ledger
 from sidecar.engine.owner import Owner
@@ -99,7 +99,7 @@ class Execution:
             person=person,
             mcp=mcp,
         )
-        self.guard = Guard(self.board, run, _limits(run))
+        self.guard = BoundaryGuard(self.board, run, _limits(run))
         steps = StepRunner(
             run, self._services, ledger=self.ledger, guard=self.guard, processes=self.processes, emit=self.emit
         )

@@ -12,7 +12,7 @@ import anyio
 
 from sidecar.catalog.workflows import Definition
 from sidecar.engine import run_log
-from sidecar.engine.boundary import Ending, Guard, RunEnds
+from sidecar.engine.boundary import BoundaryGuard, Ending, RunEnds
 from sidecar.engine.cursor.actions import (
     ActionFailed,
     Answer,
@@ -73,7 +73,7 @@ class StepRunner:
         services: RunServices,
         *,
         ledger: Ledger,
-        guard: Guard,
+        guard: BoundaryGuard,
         processes: Processes,
         emit: Callable[[str, dict[str, Any]], None],
     ) -> None:
