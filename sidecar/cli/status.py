@@ -245,14 +245,14 @@ class _JsonLines:
     def add(self, text: str) -> None:
         *whole, rest = text.split("\n")
         for line in whole:
-            self._tell("".join([*self._begun, line]))
+            self._print("".join([*self._begun, line]))
             self._begun = []
         if rest:
             self._begun.append(rest)
 
     def end(self) -> None:
         if self._begun:
-            self._tell("".join(self._begun))
+            self._print("".join(self._begun))
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         print(json.dumps({"line": line}))

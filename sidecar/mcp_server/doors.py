@@ -118,12 +118,12 @@ async def _serve_run(listening: socket.socket, run_id: str, cases: Callable[[], 
 @contextmanager
 def _known(server: McpServer, runs: LocalRuns) -> Iterator[None]:
     """The server hears of every run, and runs wait for its answers before they end an agent."""
-    runs.listeners.add(server.hear)
+    runs.listeners.add(server.on_event)
     runs.replies.add(server.replies_out)
     try:
         yield
     finally:
-        runs.listeners.discard(server.hear)
+        runs.listeners.discard(server.on_event)
         runs.replies.discard(server.replies_out)
 
 

@@ -93,7 +93,7 @@ class McpServer:
         self._site = site
         self._replies = Replies()  # of calls that may be those of an agent that is about to be ended
         self._results = Replies()  # of all others, above all of those that wait for a run
-        self._runs = RunCalls(site, tasks, self.hear, heartbeat_s)
+        self._runs = RunCalls(site, tasks, self.on_event, heartbeat_s)
         self._everybody: set[Connection] = set()
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus)
@@ -135,7 +135,7 @@ class McpServer:
 
         return self._protocol(lifespan=lifespan)
 
-    def hear(self, event: RunEvent) -> None:
+    def on_event(self, event: RunEvent) -> None:
         """An event of any run of the project: who subscribed to its resources hears that they changed."""
         if event.kind == kinds.RUN_STARTED:
             self._lists.add("resources")

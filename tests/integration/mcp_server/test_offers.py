@@ -236,7 +236,7 @@ async def test_who_subscribed_to_a_run_hears_that_it_went_on(served: Served, era
     uri = "sidecar://runs/01JC0000000000000000000000"
     async with listening(served, era, f"{uri}/state") as (_, heard):
         for kind in (RUN_STARTED, STEP_COMPLETED, STEP_COMPLETED):
-            served.server.hear(RunEvent(uri.rpartition("/")[2], kind, time.time()))
+            served.server.on_event(RunEvent(uri.rpartition("/")[2], kind, time.time()))
         await eventually(lambda: f"{uri}/state" in heard and "resources" in heard)
     assert set(heard) == {f"{uri}/state", "resources"}, "nothing that nobody asked for"
 
