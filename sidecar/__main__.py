@@ -21,9 +21,9 @@ def main() -> int:
 
         return serve.main([*project, *rest[1:]], None)
     if arguments[:1] == ["__complete"]:  # a shell waits at every tab
-        from sidecar.cli import completing  # noqa: PLC0415
+        from sidecar.cli import completion  # noqa: PLC0415
 
-        return completing.main(arguments[1:])
+        return completion.complete(arguments[1:])
     from sidecar.cli.main import main as run  # noqa: PLC0415
 
     return run(arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import logging
 import os
@@ -12,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sidecar.cli.options import parser
 from sidecar.errors import REPORTED, ConfigError, unwrapped
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _HTTP_HOST = "127.0.0.1"
 
 def main(arguments: list[str], project: str | None) -> int:
     """Be the daemon until SIGTERM or Ctrl-C; the exit code."""
-    options = _options(arguments)
+    options = parser("daemon").parse_args(arguments)
     import anyio  # noqa: PLC0415 - `--help` needs none of this
 
     from sidecar.service.notify_systemd import Systemd  # noqa: PLC0415
@@ -45,25 +45,6 @@ def main(arguments: list[str], project: str | None) -> int:
     if http is not None and len(found) > 1:
         raise ConfigError("--http serves one project: start a daemon for each, or leave it out")
     return anyio.run(_Process(found, http, systemd).run)
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="sidecar daemon",
-        description="Execute detached runs, serve MCP at .swissarmyhammer/sidecar.sock, and end idle runs on abort. "
-        "SIGTERM interrupts the runs, to be resumed by the next daemon; SIGHUP reads the settings again.",
-    )
-    parser.add_argument(
-        "--project",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="a project; several times for several (default: the setting `projects`, else the one found here)",
-    )
-    parser.add_argument(
-        "--http", metavar="[HOST:]PORT", help="MCP by HTTP, too; beyond this machine only with the setting http_token"
-    )
-    return parser.parse_args(arguments)
 
 
 def _log(first: Project) -> None:

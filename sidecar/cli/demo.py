@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -21,6 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from sidecar import layout
 from sidecar.agents.supervisor import Agent, Launch, Supervisor
 from sidecar.catalog.naming import builtin_directory
+from sidecar.cli.options import parser
 from sidecar.errors import REPORTED, SidecarError
 
 OK = 0
@@ -39,11 +39,7 @@ The project is removed, and none of its processes is left. What to try next:
 
 def main(arguments: list[str], _project: str | None) -> int:
     """Run the demo in a temporary directory, which is removed afterwards, as is every process."""
-    argparse.ArgumentParser(
-        prog="sidecar demo",
-        description="Watch what sidecar does, in about 20 seconds: a loop that is stopped and resumed, parallel tasks, "
-        "and an abort with its proof. All of it is executed in a temporary project, which is removed afterwards.",
-    ).parse_args(arguments)
+    parser("demo").parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="sidecar-demo-") as directory:
         code = anyio.run(_Demo(os.path.realpath(directory)).play)
     if code == OK:

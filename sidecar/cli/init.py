@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from sidecar import layout
 from sidecar.catalog import naming
+from sidecar.cli.options import parser
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -32,11 +32,7 @@ _NOTIFY = """\
 
 def main(arguments: list[str], project_option: str | None) -> int:
     """Create what is missing; existing files are not changed."""
-    argparse.ArgumentParser(
-        prog="sidecar init",
-        description="Create a project's first settings, workflow and workspace below .swissarmyhammer/. "
-        "Existing files are not changed.",
-    ).parse_args(arguments)
+    parser("init").parse_args(arguments)
     root = layout.find_root(project_option, os.environ)
     if root == os.path.realpath(os.path.expanduser("~")):
         raise SidecarError(

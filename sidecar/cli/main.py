@@ -1,4 +1,4 @@
-"""The command line besides `stop` and `abort`: dispatch, help, and the one place where an error becomes a code."""
+"""The command line besides `stop`, `abort` and `serve`: dispatch, help, shortcuts, and errors as exit codes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import sys
 from importlib import import_module
 
 from sidecar import __version__, layout
-from sidecar.cli import shortcuts
-from sidecar.cli.commands import COMMANDS, TAKEN
+from sidecar.cli import completion
+from sidecar.cli.options import COMMANDS, TAKEN
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.text import wrapped
 
 FAILED, INTERRUPTED = 2, 130  # failed: bad usage, too
-_RUN = ("flow", "agent", "prompt", "resume", "answer", "redirect", "own")  # functions of one module
+# Where a command is; the others are in the module of their name, as `main`.
+_PLACES = {
+    **dict.fromkeys(("flow", "agent", "prompt", "resume", "answer", "redirect", "own"), "run"),
+    **dict.fromkeys(("validate", "schema", "graph", "config", "doctor", "support-bundle"), "inspect"),
+    "logs": "status",
+}
 
 
 def main(arguments: list[str]) -> int:
     """Run one command; the result is the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows ASCII only shows `?`, and no traceback
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows only ASCII shows `?`, and no traceback
             stream.reconfigure(errors="replace")
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -30,12 +35,9 @@ def main(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     try:
-        command, rest = _meant(options.command, options.arguments, options.project)
-        module, name = ("run", command) if command in _RUN else (command.replace("-", "_"), "main")
-        if command == "logs":
-            module, name = "status", "logs"
-        code = int(getattr(import_module(f"sidecar.cli.{module}"), name)(rest, options.project))
-        sys.stdout.flush()  # what cannot be written is an error of ours, and not one of the interpreter's end
+        command, rest = _resolve(options.command, options.arguments, options.project)
+        code = _run(command, rest, options.project)
+        sys.stdout.flush()  # output that cannot be written is an error of ours, not of the interpreter's end
         return code
     except REPORTED as error:
         print(f"sidecar: {error}", file=sys.stderr)
@@ -43,10 +45,10 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # of `… | head`, where nobody reads on
+        if not isinstance(error, BrokenPipeError):  # of `… | head`, which reads no further
             where = f"{error.filename}: " if error.filename is not None else "cannot write: "
             print(f"sidecar: {where}{error.strerror or error}", file=sys.stderr)
-        # The interpreter must not complain at its end about what is left to write.
+        # The interpreter must not complain at its end about what it could not write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
@@ -67,26 +69,49 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _meant(word: str, arguments: list[str], project: str | None) -> tuple[str, list[str]]:
+def _resolve(word: str, arguments: list[str], project: str | None) -> tuple[str, list[str]]:
     """The command and its arguments: a shortcut stands for `flow run NAME` or the like."""
     if word in TAKEN:
         return word, arguments
-    known = shortcuts.known(layout.find_root(project, os.environ), TAKEN)
+    known = completion.shortcuts(layout.find_root(project, os.environ))
     if word in known:
         command, name = known[word]
         return command, ["run", name, *arguments]
-    from difflib import get_close_matches  # noqa: PLC0415 - only for who mistypes
+    from difflib import get_close_matches  # noqa: PLC0415 - only after a typing mistake
 
     near = get_close_matches(word, [*COMMANDS, *known], 3)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`sidecar --help` lists them"
     raise SidecarError(f"unknown command {word!r}; {hint}")
 
 
+def _run(command: str, arguments: list[str], project: str | None) -> int:
+    name = command.replace("-", "_")
+    module = import_module(f"sidecar.cli.{_PLACES.get(command, name)}")
+    return int(getattr(module, name if command in _PLACES else "main")(arguments, project))
+
+
 def _epilog(project: str | None) -> str:
     width = max(map(len, COMMANDS))
-    told = ["commands:", *(wrapped(f"  {name:<{width}}  {purpose}", width + 4) for name, purpose in COMMANDS.items())]
+    lines = ["commands:"]
+    lines += [wrapped(f"  {name:<{width}}  {command.purpose}", width + 4) for name, command in COMMANDS.items()]
     try:
-        told += shortcuts.help_lines(layout.find_root(project, os.environ), TAKEN)
-    except SidecarError as error:  # no project to have any
-        told += ["", str(error)]
-    return "\n".join([*told, "", "`sidecar COMMAND --help` tells more about one."])
+        lines += _shortcut_lines(layout.find_root(project, os.environ))
+    except SidecarError as error:  # there is no project that could have any
+        lines += ["", str(error)]
+    return "\n".join([*lines, "", "`sidecar COMMAND --help` shows the options of a command."])
+
+
+def _shortcut_lines(root: str) -> list[str]:
+    """Every workflow, agent and prompt with its shortcut, by kind."""
+    known = completion.shortcuts(root)
+    width = max(map(len, known), default=0)
+    lines: list[str] = []
+    for command, kind in completion.KINDS:
+        own = sorted((name, shortcut) for shortcut, (of, name) in known.items() if of == command)
+        if own:
+            lines += ["", f"{kind}:"]
+        for name, shortcut in own:
+            about = completion.named(root, kind)[name]
+            shown = f"{f'{about} ' if about else ''}(shortcut for '{command} run {name}')"
+            lines.append(wrapped(f"  {shortcut:<{width}}  {shown}", width + 4))
+    return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
 import shutil
@@ -10,19 +9,19 @@ import sys
 from typing import TYPE_CHECKING
 
 from sidecar import layout
+from sidecar.cli.options import parser
 from sidecar.errors import ConfigError
 
 if TYPE_CHECKING:
     from sidecar.cli.file_change import FileChange
 
 OK = 0
-_CLIENTS = ("claude", "codex", "gemini", "cursor", "vscode")
 _SHOWN_LINES = 20
 
 
 def main(arguments: list[str], project: str | None) -> int:
     """There is one thing to do here: install."""
-    options = _parser().parse_args(arguments)
+    options = parser("mcp").parse_args(arguments)
     from sidecar.cli.file_change import FileChange  # noqa: PLC0415 - only for those who install
     from sidecar.service import clients, workflow_command  # noqa: PLC0415
 
@@ -53,20 +52,6 @@ def main(arguments: list[str], project: str | None) -> int:
     client = clients.CLIENTS[options.client]
     print(f"\n{client.user_note if options.user else client.project_note}")
     return OK
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sidecar mcp",
-        usage="sidecar mcp install CLIENT [--user] [--print]",
-        description="Write an MCP client's configuration, so that it starts `sidecar serve`: shown first, merged with "
-        "what is there, and with a backup. Claude Code gets a command /workflow besides.",
-    )
-    parser.add_argument("action", choices=["install"], metavar="install", help="there is nothing else to do here")
-    parser.add_argument("client", choices=_CLIENTS, metavar="CLIENT", help=f"one of {', '.join(_CLIENTS)}")
-    parser.add_argument("--user", action="store_true", help="for all your projects (default: for this one)")
-    parser.add_argument("--print", action="store_true", help="only show what would be written")
-    return parser
 
 
 def _program(*, user: bool) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sidecar import layout
+from sidecar.cli.options import parser
 from sidecar.errors import ConfigError, SidecarError
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ _LINGER = "/var/lib/systemd/linger"
 
 def main(arguments: list[str], project: str | None) -> int:
     """Do one of the four; the exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    made = parser("service")
+    options = made.parse_args(arguments)
     if options.run_as is not None and (options.user or options.action != "install"):
-        parser.error("--run-as goes with `install --system`")
+        made.error("--run-as goes with `install --system`")
     root = layout.find_root(project, os.environ)
     service = _service(root, options)
     if options.action == "install":
@@ -49,26 +50,6 @@ def main(arguments: list[str], project: str | None) -> int:
         return _status(service)
     follow = (service.follow,) if options.follow else ()
     return _become((*service.log, str(options.lines), *follow, *service.log_file))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sidecar service",
-        usage="sidecar service install|uninstall|status|logs [--user|--system] [--run-as NAME] [--print] [-f] [-n N]",
-        description="Have systemd (on macOS launchd) keep the daemon of this project running. A unit that somebody "
-        "changed by hand is never overwritten or removed without a backup.",
-    )
-    parser.add_argument("action", choices=["install", "uninstall", "status", "logs"], metavar="install|uninstall|…")
-    scope = parser.add_mutually_exclusive_group()
-    scope.add_argument("--user", action="store_true", help="as one of your own services (default, but for root)")
-    scope.add_argument("--system", action="store_true", help="as one of the system's, as the user who owns the project")
-    parser.add_argument(
-        "--run-as", metavar="NAME", help="install --system: the account that it runs as, if not the project's owner"
-    )
-    parser.add_argument("--print", action="store_true", help="only show what would be written, or done")
-    parser.add_argument("-f", "--follow", action="store_true", help="logs: go on")
-    parser.add_argument("-n", "--lines", metavar="N", type=int, default=100, help="logs: so many lines (100)")
-    return parser
 
 
 # --- what is meant

@@ -1,7 +1,7 @@
-"""`sidecar stop` and `sidecar abort`: write one signal file, and say what that will do.
+"""`sidecar stop` and `sidecar abort`: write one signal file, print what that will do, and with `--wait` wait for proof.
 
-Parsed by hand, and importing next to nothing, because whoever needs these needs them now: they start about as
-fast as Python itself, and work with no daemon, no database and no other process alive.
+Parsed by hand and importing as little as possible: these commands start about as fast as Python itself, and work with
+no daemon, no database and no other process alive.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import sys
 
 from sidecar import layout
-from sidecar.cli.outcome import BAD_USAGE, FAILED, INTERRUPTED, NOT_PROVEN, WRITTEN, say
 from sidecar.errors import REPORTED, SidecarError, SignalError
 from sidecar.signals import files, targets
 
@@ -19,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sidecar.signals.files import Kind
+    from sidecar.signals.receipts import Receipt
     from sidecar.signals.targets import Target
+
+WRITTEN, FAILED, BAD_USAGE, NOT_PROVEN, INTERRUPTED = 0, 1, 2, 4, 130  # exit codes
 
 _USAGE = {
     "stop": "sidecar stop WORKSPACE | --run ID | --all  [OPTION ...]",
@@ -37,8 +39,8 @@ and can be resumed. Only writes the file .stop, as `touch` would.
   --reason TEXT      why; shown by the run and kept in its receipt
   --timeout S        if it has not stopped after S seconds, it is aborted
   --wait[=S]         wait until it has stopped, at most S seconds, and show
-                     what became of it
-  --cancel           take the request back, if no run has consumed it yet
+                     the receipt
+  --cancel           cancel the stop, if no run has consumed it yet
   --json             one JSON object on standard output
   --project DIR      the project (default: found from the working directory)
 
@@ -56,19 +58,19 @@ aborted. Only writes the file .abort, as `touch` would.
 
   --wait[=S]         wait (10 s, or at most S seconds) for proof that every
                      process is gone, and show it
-  --cancel           take the request back, if no run has seen it yet
+  --cancel           cancel the abort, if no run has seen it yet
   --json             one JSON object on standard output
   --project DIR      the project (default: found from the working directory)
 
-Exit code: 0 written (with --wait: applied, and nothing survived), 1 could not
-be written or found, 2 bad usage, 4 applied but not proven within the time.
+Exit code: 0 written (with --wait: applied, no process left), 1 could not be
+written or found, 2 bad usage, 4 applied but not proven within the time.
 """,
 }
-_FLAGS = {
+FLAGS = {
     "stop": {"--all", "--cancel", "--json", "--help", "-h"},
     "abort": {"--cancel", "--json", "--help", "-h"},
 }
-_VALUED = {
+VALUED = {
     "stop": {"--reason", "--run", "--workspace", "--project", "--timeout"},
     "abort": {"--reason", "--run", "--workspace", "--project"},
 }
@@ -76,7 +78,7 @@ _NOT_WITH_CANCEL = ("REASON", "--reason", "--timeout", "--wait")
 
 
 class UsageError(SidecarError):
-    """The words of the call are off."""
+    """Bad usage of the command line."""
 
 
 def main(kind: Kind, arguments: list[str], environment: Mapping[str, str]) -> int:
@@ -84,7 +86,7 @@ def main(kind: Kind, arguments: list[str], environment: Mapping[str, str]) -> in
     try:
         options = _parse(kind, arguments)
         if "--help" in options or "-h" in options:
-            say(f"usage: {_USAGE[kind]}\n\n{_HELP[kind].rstrip()}")
+            _print(f"usage: {_USAGE[kind]}\n\n{_HELP[kind].rstrip()}")
             return WRITTEN
         root = layout.find_root(options.get("--project"), environment)
         target = _target(kind, options, root, environment)
@@ -121,22 +123,22 @@ def _parse(kind: Kind, arguments: list[str]) -> dict[str, str]:
     if "REASON" in options and "--reason" in options:
         raise UsageError("give the reason once")
     if "--cancel" in options and any(name in options for name in _NOT_WITH_CANCEL):
-        raise UsageError("--cancel takes a signal back: a reason, --timeout and --wait belong to one that is sent")
+        raise UsageError("--cancel goes with no reason, --timeout or --wait")
     return options
 
 
 def _parse_option(kind: Kind, word: str, rest: list[str], options: dict[str, str]) -> None:
     name, equals, value = word.partition("=")
-    if name in _VALUED[kind]:
+    if name in VALUED[kind]:
         if not equals and not rest:
             raise UsageError(f"{name} needs a value")
         options[name] = value if equals else rest.pop(0)
-    elif name == "--wait" or word in _FLAGS[kind]:
+    elif name == "--wait" or word in FLAGS[kind]:
         options[name] = value
     else:
         raise UsageError(f"unknown option {word}")
     if name == "--wait" and not equals and rest and _is_seconds(rest[0]):  # else it would be the reason of an abort
-        raise UsageError(f"write --wait={rest[0]}: its seconds stand behind an equals sign")
+        raise UsageError(f"write --wait={rest[0]}, with an equals sign")
     if (name == "--timeout" or (name == "--wait" and equals)) and not _is_seconds(options[name]):
         raise UsageError(f"{name} takes a number of seconds above 0, not {options[name]!r}")
 
@@ -198,27 +200,23 @@ def _send(kind: Kind, target: Target, options: dict[str, str]) -> int:
     try:
         return _sent(kind, target, options, governed=governed, signal_id=signed.signal_id or "")
     except KeyboardInterrupt:
-        print("no longer waiting; the signal still stands", file=sys.stderr)
+        print("no longer waiting; the signal is still there", file=sys.stderr)
         return INTERRUPTED
 
 
 def _sent(kind: Kind, target: Target, options: dict[str, str], *, governed: list[str], signal_id: str) -> int:
-    """Say so, and wait if asked to. `governed`: the runs that were open when the signal was written."""
+    """Print it, and wait if asked to. `governed`: the runs that were open when the signal was written."""
     path = files.path_of(target.directory, kind)
     as_json = "--json" in options
     live = target.live_runs()
     if not as_json:
-        say("\n".join(_told(kind, target, path, governed, live)))
+        _print("\n".join(_sent_lines(kind, target, path, governed, live)))
     if "--wait" in options:
-        from sidecar.cli import wait  # noqa: PLC0415 - json, which costs as much as the rest together
-
         limit_s = float(options["--wait"]) if options["--wait"] else None
-        return wait.for_receipt(target, kind, signal_id, limit_s, was_open=bool(governed), as_json=as_json)
+        return _wait(target, kind, signal_id, limit_s, was_open=bool(governed), as_json=as_json)
     if as_json:
-        import json  # noqa: PLC0415 - as above
-
         runs = {"open_runs": governed, "live_runs": live}
-        say(json.dumps({"signal": kind, "signal_id": signal_id, "path": path, **runs}))
+        _print_json({"signal": kind, "signal_id": signal_id, "path": path, **runs})
     return WRITTEN
 
 
@@ -227,16 +225,14 @@ def _cancel(kind: Kind, target: Target, options: dict[str, str]) -> int:
     if signal is None:
         raise SidecarError(f"nothing to cancel: there is no {files.path_of(target.directory, kind)}")
     if "--json" in options:
-        import json  # noqa: PLC0415
-
-        say(json.dumps({"signal": kind, "signal_id": signal.signal_id, "path": signal.path, "cancelled": True}))
+        _print_json({"signal": kind, "signal_id": signal.signal_id, "path": signal.path, "cancelled": True})
     else:
-        say(f"{kind.capitalize()} signal taken back from {target.scope}: {target.name}")
+        _print(f"{kind.capitalize()} signal cancelled for {target.scope}: {target.name}")
     return WRITTEN
 
 
-def _told(kind: Kind, target: Target, path: str, governed: list[str], live: list[str]) -> list[str]:
-    """What the person reads. The first lines are the contract's; people and scripts know them."""
+def _sent_lines(kind: Kind, target: Target, path: str, governed: list[str], live: list[str]) -> list[str]:
+    """What the person reads. The first lines are public: scripts read them."""
     whose = {"project": "Every run of the project", "workspace": "Workspace", "run": "Run"}[target.scope]
     lines = [f"{kind.capitalize()} signal sent to {target.scope}: {target.name}"]
     waiting = [run_id for run_id in governed if run_id not in live]
@@ -245,12 +241,12 @@ def _told(kind: Kind, target: Target, path: str, governed: list[str], live: list
     elif live:
         lines.append(f"Ending now, with every agent and command: {', '.join(live)}")
     elif not governed:
-        lines.append("Nothing is running there now, and no run waits there to go on")
+        lines.append("No run is open there")
     if waiting:
         lines.append(f"No process executes {', '.join(waiting)} now: {_ends(kind, waiting)} before the next step")
     lines += ["", f"To cancel, delete the {files.FILE_NAMES[kind]} file:", f"  rm {_typed(path)}"]
     if kind == "stop" and not governed:
-        lines += ["", "Nothing is running there now: the next run will be stopped before its first step"]
+        lines += ["", "No run is open there: the next run will be stopped before its first step"]
     return lines
 
 
@@ -268,3 +264,128 @@ def _typed(path: str) -> str:
     path = path.removeprefix(below)
     plain = path.replace("/", "").replace(".", "").replace("_", "").replace("-", "").isalnum() and path.isascii()
     return path if plain else "'" + path.replace("'", "'\\''") + "'"
+
+
+# --- --wait: the receipt proves what happened
+
+
+_ABORT_LIMIT_S = 10.0  # the ladder takes 7 s at worst
+_WITHOUT_OWNER_S = 10.0  # an owner that starts takes a few seconds; without one, no process consumes the signal
+_LOOK_EVERY_S = 0.02
+_GONE_FOR_S = 2.0  # `clear` moves a signal aside for a moment: only one that stays away was cancelled
+
+
+def _wait(target: Target, kind: Kind, signal_id: str, limit_s: float | None, *, was_open: bool, as_json: bool) -> int:
+    """Wait for the receipt and print it; the exit code. A stop without a limit waits as long as an iteration takes.
+
+    `was_open`: a run was open when the signal was written; if it ends without a receipt, something else ended it.
+    """
+    import time  # noqa: PLC0415 - only for --wait, as json
+
+    from sidecar.signals import receipts  # noqa: PLC0415
+
+    if limit_s is None and kind == "abort":
+        limit_s = _ABORT_LIMIT_S
+    deadline = time.monotonic() + limit_s if limit_s is not None else float("inf")
+    path = files.path_of(target.directory, kind)
+    no_receipt: dict[str, object] = {"signal": kind, "signal_id": signal_id, "path": path, "state": None, "runs": []}
+    last_seen = last_live = time.monotonic()
+    while True:
+        # In this order: what is written between the looks is found by a later one.
+        governed, live = target.open_runs(), target.live_runs()
+        standing = files.read(target.directory, kind)
+        stands = standing is not None and standing.signal_id == signal_id
+        receipt = receipts.read(path)
+        mine = receipt if receipt and receipt["signal_id"] == signal_id else None
+        if mine and mine["state"] != "received" and not stands:
+            return _print_receipt(mine, as_json=as_json)
+        if not governed:
+            return _none_open(target, mine, no_receipt, stands=stands, was_open=was_open, as_json=as_json)
+        was_open = True
+        now = time.monotonic()
+        last_seen = now if stands or mine else last_seen
+        last_live = now if live else last_live
+        why = None
+        if now - last_seen > _GONE_FOR_S:
+            why = f"the signal was cancelled or replaced; open runs: {', '.join(governed)}"
+        elif not live and now > min(deadline, last_live + _WITHOUT_OWNER_S):
+            why = (
+                f"no process has executed {', '.join(governed)} for {now - last_live:.0f} s; the signal is still there"
+            )
+        elif now > deadline:
+            verb = "stopped" if kind == "stop" else "proven dead"
+            why = f"not {verb} within {limit_s:g} s: {', '.join(governed)}; the signal is still there"
+        if why is not None:
+            return _not_proven(mine or no_receipt, why, as_json=as_json)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _print_receipt(receipt: Receipt, *, as_json: bool) -> int:
+    if as_json:
+        _print_json(receipt)
+    else:
+        runs = ", ".join(f"run {outcome['run_id']} {outcome['status']}" for outcome in receipt["runs"])
+        _print(f"{receipt['state'].capitalize()}: {runs or 'to no run'}")
+        rungs = [process["rung"] for process in receipt["processes"]]
+        _print(_ended_text(len(rungs), rungs.count("kill"), receipt["survivors"]))
+    return WRITTEN if receipt["state"] == "applied" and receipt["survivors"] == 0 else NOT_PROVEN
+
+
+def _ended_text(ended: int, killed: int, survivors: int) -> str:
+    """How the processes ended: `2 processes ended (both needed SIGKILL); none left`."""
+    rest = f"{survivors} still alive" if survivors else "none left"
+    if not ended:
+        return f"No process had to be ended; {rest}"
+    who = "" if ended == 1 else "both " if ended == killed == 2 else "all " if ended == killed else f"{killed} "
+    how = f" ({who}needed SIGKILL)" if killed else ""
+    return f"{ended} {'process' if ended == 1 else 'processes'} ended{how}; {rest}"
+
+
+def _none_open(
+    target: Target,
+    receipt: Receipt | None,
+    no_receipt: Mapping[str, object],
+    *,
+    stands: bool,
+    was_open: bool,
+    as_json: bool,
+) -> int:
+    """No run is open any more: there was none, or it ended without consuming the signal."""
+    if receipt and receipt["state"] != "received":
+        return _print_receipt(receipt, as_json=as_json)
+    kind = no_receipt["signal"]
+    if was_open and (stands or kind == "abort"):  # a run that ends by itself consumes a stop; nothing else is proof
+        rest = "the signal is still there" if stands else "nothing proves that its processes are gone"
+        return _not_proven(receipt or no_receipt, f"the run ended without a receipt; {rest}", as_json=as_json)
+    if as_json:
+        _print_json(no_receipt)
+    else:
+        rest = "the signal waits for the next run" if stands and kind == "stop" else "there is nothing to wait for"
+        _print(f"No run is open in {target.scope} {target.name}: {rest}")
+    return WRITTEN
+
+
+def _not_proven(shown: Mapping[str, object], why: str, *, as_json: bool) -> int:
+    if as_json:
+        _print_json(shown)
+    print(why, file=sys.stderr)
+    return NOT_PROVEN
+
+
+# --- output: the signal is written by then, and a terminal or pipe that fails must not change the exit code
+
+
+def _print_json(value: Mapping[str, object]) -> None:
+    import json  # noqa: PLC0415 - costs as much as everything else here together
+
+    _print(json.dumps(value))
+
+
+def _print(text: str) -> None:
+    try:
+        try:
+            print(text, flush=True)
+        except UnicodeEncodeError:
+            print(text.encode("ascii", "backslashreplace").decode("ascii"), flush=True)
+    except OSError:  # a closed pipe, a full disk: the interpreter would try again at its end, and fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)

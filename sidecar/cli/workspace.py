@@ -9,13 +9,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from sidecar.cli.options import parser
 from sidecar.errors import InputError
 from sidecar.text import age, printable, table
 
 if TYPE_CHECKING:
     from sidecar.config import Project
-
-    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
 
 OK, DECLINED = 0, 1
 _PURPOSES = {
@@ -27,35 +26,10 @@ _PURPOSES = {
 
 def main(arguments: list[str], project_option: str | None) -> int:
     """One of the four."""
-    options = _parser().parse_args(arguments)
+    options = parser("workspace").parse_args(arguments)
     from sidecar import config  # noqa: PLC0415 - pydantic, only for those who need it
 
     return int(_ACTIONS[options.action](config.open_project(project_option), options))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sidecar workspace",
-        description="A workspace holds what an iteration loop works on: INSTRUCTIONS.md, TODO.md and .status.json. "
-        "`sidecar iterate NAME` works through it.",
-    )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    init = _action(actions, "init", "make one; what is there already is never overwritten")
-    init.add_argument("name", metavar="NAME", help="letters, digits, - and _")
-    init.add_argument("--from", metavar="FILE", dest="source", help="a file that INSTRUCTIONS.md is to be a copy of")
-    listing = _action(actions, "list", "all there are: progress, last run, signals")
-    listing.add_argument("--json", action="store_true", help="print one JSON object")
-    show = _action(actions, "show", "everything about one")
-    show.add_argument("name", metavar="NAME")
-    show.add_argument("--json", action="store_true", help="print one JSON object")
-    clean = _action(actions, "clean", "remove signals, receipts and temporary files from one")
-    clean.add_argument("name", metavar="NAME")
-    clean.add_argument("--force", action="store_true", help="without asking")
-    return parser
-
-
-def _action(actions: Actions, name: str, about: str) -> argparse.ArgumentParser:
-    return actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
 
 
 def _init(project: Project, options: argparse.Namespace) -> int:

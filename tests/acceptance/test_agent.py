@@ -229,7 +229,7 @@ def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: AgentProje
     project.until_exists("born")
     written = project.completed("abort", "enough is enough", "--wait")
     assert written.returncode == 0
-    assert "survivors: 0" in written.stdout
+    assert "none left" in written.stdout
     code, out, err = AgentProject.finished(agent)
     assert (code, out) == (2, "")
     assert err.startswith("sidecar: aborted: enough is enough; to go on: ")

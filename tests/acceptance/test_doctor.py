@@ -68,7 +68,7 @@ def test_a_sound_project_has_everything_told_and_nothing_to_mend(doctor: Doctor)
 
 
 def test_for_people_a_problem_has_a_mark_and_its_advice_below(doctor: Doctor) -> None:
-    assert doctor.command().stdout.endswith("\nall is well\n")
+    assert doctor.command().stdout.endswith("\nno problems\n")
     (doctor.workspace / ".stop").write_text("tests are red\n")
     found = doctor.command()
     assert found.returncode == 1

@@ -139,7 +139,7 @@ def test_the_files_are_named_also_where_they_are_broken_or_not_there(run: Callab
     (state / "config.yaml").write_text("kil_after_s: 7\n")
     assert run("config", "path").stdout.splitlines() == [
         f"project  {state}/config.yaml",
-        f"user     {os.environ['HOME']}/.config/sidecar/config.yaml  (not there)",
+        f"user     {os.environ['HOME']}/.config/sidecar/config.yaml  (does not exist)",
     ]
     broken = run("config", "show")
     assert broken.returncode == 2

@@ -15,7 +15,6 @@ OWN = {
     "sidecar",
     "sidecar.__main__",
     "sidecar.cli",
-    "sidecar.cli.outcome",
     "sidecar.cli.stop_abort",
     "sidecar.errors",
     "sidecar.layout",

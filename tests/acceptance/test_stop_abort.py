@@ -26,7 +26,7 @@ Workspace will stop after current iteration completes
 To cancel, delete the .stop file:
   rm claude-iterate/workspaces/my-task/.stop
 """
-NOTHING_RUNS = "\nNothing is running there now: the next run will be stopped before its first step\n"
+NOTHING_RUNS = "\nNo run is open there: the next run will be stopped before its first step\n"
 
 Done = subprocess.CompletedProcess[str]
 
@@ -209,7 +209,7 @@ def test_stop_all_and_abort_write_to_the_project(project: Path) -> None:
     assert told.startswith(f"Stop signal sent to project: {project}\nEvery run of the project will stop after current ")
     assert read_signal(project / ".swissarmyhammer", "stop").reason == "maintenance"
     told = succeeded(run("abort", "Tests are red on main", cwd=project))
-    assert told.startswith(f"Abort signal sent to project: {project}\nNothing is running there now, and ")
+    assert told.startswith(f"Abort signal sent to project: {project}\nNo run is open there\n")
     assert "  rm .swissarmyhammer/.abort\n" in told
     assert read_signal(project / ".swissarmyhammer", "abort").reason == "Tests are red on main"
 
@@ -446,13 +446,13 @@ def test_a_signal_path_that_is_a_directory_is_one_line(project: Path, workspace:
 def test_cancel_takes_the_signal_back(project: Path, workspace: Path) -> None:
     succeeded(run("stop", "my-task", cwd=project))
     told = succeeded(run("stop", "my-task", "--cancel", cwd=project))
-    assert told == "Stop signal taken back from workspace: my-task\n"
+    assert told == "Stop signal cancelled for workspace: my-task\n"
     assert os.listdir(workspace) == []
 
 
 def test_cancel_takes_back_what_others_wrote_too(project: Path) -> None:
     (project / ".swissarmyhammer" / ".abort").touch()
-    assert "Abort signal taken back from project" in succeeded(run("abort", "--cancel", cwd=project))
+    assert "Abort signal cancelled for project" in succeeded(run("abort", "--cancel", cwd=project))
     assert os.listdir(project / ".swissarmyhammer") == []
 
 
@@ -525,7 +525,7 @@ def test_wait_returns_0_when_the_owner_has_applied_it_and_nothing_survived(
     owner.answer("stop")
     code, out, err = finished(waiting)
     assert (code, err) == (0, "")
-    assert out == (f"{SEED_LINES}Applied: run {owner.run_id} stopped\nProcesses ended: 1 (1 term), survivors: 0\n")
+    assert out == (f"{SEED_LINES}Applied: run {owner.run_id} stopped\n1 process ended; none left\n")
 
 
 def test_wait_shows_the_first_lines_before_it_waits(project: Path, owner: Owner) -> None:
@@ -556,7 +556,7 @@ def test_wait_returns_4_when_something_survived(project: Path, owner: Owner) -> 
     owner.answer("abort", survivors=2)
     code, out, _ = finished(waiting)
     assert code == 4
-    assert "survivors: 2" in out
+    assert "; 2 still alive" in out
 
 
 @pytest.mark.parametrize("state", ["refused", "expired", "cancelled"])
@@ -574,7 +574,7 @@ def test_wait_returns_4_when_the_time_is_over_and_the_signal_still_stands(
 ) -> None:
     done = run(kind, "--workspace", "my-task", "--wait=0.05", cwd=project)
     assert done.returncode == 4
-    assert done.stderr == f"not {verb} within 0.05 s: {owner.run_id}; the signal still stands\n"
+    assert done.stderr == f"not {verb} within 0.05 s: {owner.run_id}; the signal is still there\n"
     assert present(workspace, kind)
 
 
@@ -585,12 +585,12 @@ def test_wait_believes_only_the_receipt_of_its_own_signal(project: Path, workspa
     until((workspace / ".stop").exists)
     owner.end()
     code, _, err = finished(waiting)
-    assert (code, err) == (4, "the run ended without a receipt; the signal still stands\n")
+    assert (code, err) == (4, "the run ended without a receipt; the signal is still there\n")
 
 
 def test_wait_where_no_run_is_open_says_so_and_returns_0(project: Path, workspace: Path) -> None:
     told = succeeded(run("stop", "my-task", "--wait", cwd=project))
-    assert told.endswith("No run is open in workspace my-task: the signal waits for the next one\n")
+    assert told.endswith("No run is open in workspace my-task: the signal waits for the next run\n")
     assert present(workspace, "stop")
     told = succeeded(run("abort", "--wait", cwd=project))
     assert told.endswith(f"No run is open in project {project}: there is nothing to wait for\n")
@@ -639,7 +639,7 @@ def test_wait_ends_when_somebody_takes_the_signal_back(project: Path, workspace:
     succeeded(run("stop", "my-task", "--cancel", cwd=project))
     code, out, err = finished(waiting)
     assert json.loads(out) == expected
-    assert (code, err) == (4, f"the signal was taken back or replaced; open: {owner.run_id}\n")
+    assert (code, err) == (4, f"the signal was cancelled or replaced; open runs: {owner.run_id}\n")
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_signal(project: Path, workspace: Path, owner: Owner) -> None:
@@ -648,7 +648,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_signal(project: Path, workspace: Pa
     assert waiting.stdout.readline() == "Stop signal sent to workspace: my-task\n"
     waiting.send_signal(signal.SIGINT)
     code, _, err = finished(waiting)
-    assert (code, err) == (130, "no longer waiting; the signal still stands\n")
+    assert (code, err) == (130, "no longer waiting; the signal is still there\n")
     assert present(workspace, "stop")
 
 

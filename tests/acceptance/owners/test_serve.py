@@ -28,7 +28,6 @@ OWN = {
     "sidecar.__main__",
     "sidecar.cli",
     "sidecar.cli.serve",
-    "sidecar.cli.serve_pump",
     "sidecar.errors",
     "sidecar.layout",
     "sidecar.sockets",

@@ -31,7 +31,7 @@ from tests.kit import DEADLINE_S, eventually
 if TYPE_CHECKING:
     from tests.integration.mcp_server.conftest import Served
 
-PUMP = "import sys; from sidecar.cli.serve_pump import pump, reach; sys.exit(pump(reach(sys.argv[1])))"
+PUMP = "import sys; from sidecar.cli.serve import pump, reach; sys.exit(pump(reach(sys.argv[1])))"
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -152,7 +152,7 @@ def test_the_pump_passes_a_request_on_though_its_output_is_full(tmp_path: Path) 
 
 
 def test_the_pump_imports_nothing_heavy() -> None:
-    code = f"import sys; sys.argv = ['', '']; import sidecar.cli.serve_pump; print(*sorted(sys.modules))  # {PUMP}"
+    code = f"import sys; sys.argv = ['', '']; import sidecar.cli.serve; print(*sorted(sys.modules))  # {PUMP}"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"mcp", "anyio", "asyncio", "pydantic", "yaml", "json", "subprocess", "argparse"} & set(loaded)
 

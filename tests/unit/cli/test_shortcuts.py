@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.cli import shortcuts
-
-COMMANDS = ("flow", "serve")
+from sidecar.cli import completion, main
 
 
 def define(root: Path, kind: str, name: str, text: str = "") -> Path:
@@ -21,8 +19,8 @@ def define(root: Path, kind: str, name: str, text: str = "") -> Path:
 def own(root: Path) -> dict[str, tuple[str, str]]:
     """Those that are not there anyway."""
     (root / "empty").mkdir(exist_ok=True)
-    builtin = shortcuts.known(str(root / "empty"), COMMANDS)
-    return {name: what for name, what in shortcuts.known(str(root), COMMANDS).items() if builtin.get(name) != what}
+    builtin = completion.shortcuts(str(root / "empty"))
+    return {name: what for name, what in completion.shortcuts(str(root)).items() if builtin.get(name) != what}
 
 
 def test_of_a_workflow_an_agent_and_a_prompt_of_one_name_the_first_has_it(tmp_path: Path) -> None:
@@ -45,7 +43,7 @@ def test_a_name_that_would_be_an_option_has_no_shortcut(tmp_path: Path) -> None:
 def test_help_says_what_each_stands_for_by_kind(tmp_path: Path) -> None:
     define(tmp_path, "workflows", "serve", "description: Serves lunch.\n")
     define(tmp_path, "prompts", "greeting", "---\ndescription: 'Says hello.'\n---\nHello\n")
-    lines = shortcuts.help_lines(str(tmp_path), COMMANDS)
+    lines = main._shortcut_lines(str(tmp_path))
     kinds = [line for line in lines if line.endswith(":")]
     assert kinds == ["workflows:", "agents:", "prompts:"]
     serve = next(line for line in lines if line.startswith("  _serve "))
@@ -76,18 +74,18 @@ def test_help_says_what_each_stands_for_by_kind(tmp_path: Path) -> None:
 def test_a_description_is_read_where_that_is_simple_and_left_out_otherwise(
     tmp_path: Path, text: str, told: str
 ) -> None:
-    assert shortcuts.description("x", str(define(tmp_path, "workflows", "x", text))).strip() == told
+    assert completion._description("x", str(define(tmp_path, "workflows", "x", text))).strip() == told
 
 
 def test_a_description_of_a_prompt_is_in_its_front_matter_only(tmp_path: Path) -> None:
     path = define(tmp_path, "prompts", "x", "---\ntitle: X\n---\ndescription: of the body\n")
-    assert shortcuts.description("x", str(path)) == ""
+    assert completion._description("x", str(path)) == ""
 
 
 def test_the_description_of_a_workflow_in_a_wrapper_is_found_too(tmp_path: Path) -> None:
     path = define(
         tmp_path, "workflows", "a", '# why\nworkflow:\n  name: a\n\n  description: "It: works."\n  steps: []\n'
     )
-    assert shortcuts.description("a", str(path)) == "It: works."
+    assert completion._description("a", str(path)) == "It: works."
     path = define(tmp_path, "workflows", "b", "steps: []\nworkflow:\n  description: not this\n")
-    assert shortcuts.description("b", str(path)) == ""
+    assert completion._description("b", str(path)) == ""

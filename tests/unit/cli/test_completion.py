@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.cli import completing
+from sidecar.cli import completion
 from sidecar.model import ulid
 
 
@@ -58,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("project")
 def test_a_line_is_completed(line: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert completing.main(["--line", "sidecar", line]) == 0
+    assert completion.complete(["--line", "sidecar", line]) == 0
     assert [found.partition("\t")[0] for found in capsys.readouterr().out.splitlines()] == expected
 
 
@@ -66,13 +66,13 @@ def test_runs_come_newest_first_and_not_all_of_them(project: Path) -> None:
     runs = [ulid.new() for _ in range(60)]
     for run_id in runs:
         (project / ".swissarmyhammer" / "runs" / run_id).mkdir(parents=True)
-    assert list(completing.candidates(["resume", ""])) == sorted(runs, reverse=True)[:50]
+    assert list(completion.candidates(["resume", ""])) == sorted(runs, reverse=True)[:50]
 
 
 @pytest.mark.usefixtures("project")
 def test_words_one_by_one_are_completed_like_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    completing.main(["flow", "run", "bui"])
-    completing.main([])
+    completion.complete(["flow", "run", "bui"])
+    completion.complete([])
     first, *commands = capsys.readouterr().out.splitlines()
     assert first == "build"
     assert {"stop", "flow", "build"} <= {line.partition("\t")[0] for line in commands}
