@@ -91,7 +91,7 @@ def _next(root: str, before: list[str], last: str) -> Choices:
 
 def _of_entries(root: str, command: CommandEntry, before: list[str], last: str) -> Choices:
     """What can follow in a command after the words that are there."""
-    options = {name: one for one in command.entries if isinstance(one, Option) for name in one.names.split()}
+    options = {name: one for one in command.entries if isinstance(one, Option) for name in one.names}
     name, equals, _ = last.partition("=")
     if equals and name.startswith("--"):
         found = _offered(root, options[name]) if name in options else {}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sidecar.config import Project
     from sidecar.service.daemon import Daemon
     from sidecar.service.driving import Driving
-    from sidecar.service.notify_systemd import Pulse, Systemd
     from sidecar.service.owners import LocalRuns
+    from sidecar.service.systemd import Pulse, Systemd
 
 logger = logging.getLogger(__name__)
 OK, FAILED = 0, 2
@@ -35,7 +35,7 @@ def main(arguments: list[str], project: str | None) -> int:
     options = parser("daemon").parse_args(arguments)
     import anyio  # noqa: PLC0415 - `--help` needs none of this
 
-    from sidecar.service.notify_systemd import Systemd  # noqa: PLC0415
+    from sidecar.service.systemd import Systemd  # noqa: PLC0415
 
     systemd = Systemd.taken_from(os.environ)  # before the environment becomes that of agents
     faulthandler.enable()  # where the watchdog has to end us, the log says what we hung in
@@ -49,10 +49,10 @@ def main(arguments: list[str], project: str | None) -> int:
 
 def _log(first: Project) -> None:
     """One process has one log: where it serves several projects, the first says how much goes there."""
-    from sidecar.service import logs  # noqa: PLC0415
+    from sidecar.service import logging_setup  # noqa: PLC0415
 
     settings = first.settings
-    logs.set_up(sys.stderr, settings.log_level, first.environment, settings.secret_values(first.environment))
+    logging_setup.set_up(sys.stderr, settings.log_level, first.environment, settings.secret_values(first.environment))
 
 
 def _projects(named: list[str]) -> list[Project]:
@@ -147,14 +147,14 @@ async def _serve(use_cases: Driving, runs: LocalRuns, http: tuple[str, int] | No
     from sidecar.mcp_server import doors  # noqa: PLC0415
     from sidecar.notify.observing import observing  # noqa: PLC0415
     from sidecar.notify.telling import telling  # noqa: PLC0415
-    from sidecar.service import logs  # noqa: PLC0415
+    from sidecar.service import logging_setup  # noqa: PLC0415
 
     async with (
         telling(runs.owner) as told,
         observing(runs, counts=True) as pages,
         doors.of_daemon(use_cases, runs, http=http, pages=pages, told=_say),
     ):
-        runs.listeners |= {told, logs.following(runs.owner.root)}
+        runs.listeners |= {told, logging_setup.following(runs.owner.root)}
         yield
 
 

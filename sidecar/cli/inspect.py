@@ -18,7 +18,7 @@ from sidecar.text import printable
 
 if TYPE_CHECKING:
     from sidecar.analysis.validate import Finding
-    from sidecar.service.finding import DoctorFinding
+    from sidecar.service.doctor import DoctorFinding
 
 OK, PROBLEMS, INVALID = 0, 1, 2
 _MARKS = {"ok": " ", "note": "-", "problem": "!"}
@@ -114,9 +114,9 @@ def doctor(arguments: list[str], project: str | None) -> int:
     options = parser("doctor").parse_args(arguments)
     import anyio  # noqa: PLC0415 - `--help` needs none of this
 
-    from sidecar.service import checkup  # noqa: PLC0415
+    from sidecar.service.doctor import findings  # noqa: PLC0415
 
-    found = anyio.run(checkup.findings, layout.find_root(project, os.environ), dict(os.environ))
+    found = anyio.run(findings, layout.find_root(project, os.environ), dict(os.environ))
     problems = [finding for finding in found if finding.state == "problem"]
     if options.json:
         shown = {"ok": not problems, "findings": [finding.to_json() for finding in found]}
@@ -152,7 +152,7 @@ def support_bundle(arguments: list[str], project: str | None) -> int:
     options = parser("support-bundle").parse_args(arguments)
     import anyio  # noqa: PLC0415 - `--help` needs none of this
 
-    from sidecar.service import bundle  # noqa: PLC0415
+    from sidecar.service import support_bundle as bundle  # noqa: PLC0415
 
     path = options.output or time.strftime("sidecar-support-%Y%m%d-%H%M%S.tar.gz")
     data = anyio.run(bundle.pack, layout.find_root(project, os.environ), dict(os.environ))

@@ -5,8 +5,6 @@ Standard library only: a shell waits for completion at every tab. `stop` and `ab
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sidecar.cli.stop_abort import FLAGS, VALUED
 
 TYPE_CHECKING = False
@@ -15,43 +13,65 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Option(NamedTuple):
+class Option:
     """An option; without a metavar it is a switch. `offers`: what completion offers for its value, see completion."""
 
-    names: str
-    help: str
-    metavar: str = ""
-    offers: str = ""
-    choices: tuple[str, ...] = ()
-    default: Any = None
-    number: bool = False
-    repeated: bool = False
-    dest: str | None = None
-    group: str = ""  # options of one group exclude each other
+    def __init__(
+        self,
+        names: str,
+        help: str,  # noqa: A002 - as in argparse
+        metavar: str = "",
+        offers: str = "",
+        *,
+        choices: tuple[str, ...] = (),
+        default: Any = None,
+        number: bool = False,
+        repeated: bool = False,
+        dest: str | None = None,
+        group: str = "",
+    ) -> None:
+        """Options of one `group` exclude each other."""
+        self.names, self.help, self.metavar, self.offers = names.split(), help, metavar, offers
+        self.choices, self.default, self.number, self.repeated = choices, default, number, repeated
+        self.dest, self.group = dest, group
 
 
-class Argument(NamedTuple):
+class Argument:
     """A word without a name. `times`: "" for exactly one, `?` for at most one, `*` for any number."""
 
-    name: str
-    metavar: str
-    help: str
-    times: str = ""
-    offers: str = ""
-    choices: tuple[str, ...] = ()
+    def __init__(
+        self,
+        name: str,
+        metavar: str,
+        help: str,  # noqa: A002 - as in argparse
+        times: str = "",
+        offers: str = "",
+        *,
+        choices: tuple[str, ...] = (),
+    ) -> None:
+        self.name, self.metavar, self.help = name, metavar, help
+        self.times, self.offers, self.choices = times, offers, choices
 
 
-class CommandEntry(NamedTuple):
+class CommandEntry:
     """A command: `purpose` is its line in `sidecar --help`; `actions` are commands of their own below it."""
 
-    purpose: str
-    description: str = ""
-    entries: tuple[Option | Argument, ...] = ()
-    epilog: str | None = None
-    usage: str | None = None
-    actions: dict[str, CommandEntry] = {}  # noqa: RUF012 - never written
-    keeps_lines: bool = False  # of description and epilog
-    adds_help: bool = True
+    def __init__(
+        self,
+        purpose: str,
+        description: str = "",
+        entries: tuple[Option | Argument, ...] = (),
+        epilog: str | None = None,
+        usage: str | None = None,
+        *,
+        actions: dict[str, CommandEntry] | None = None,
+        keeps_lines: bool = False,
+        adds_help: bool = True,
+    ) -> None:
+        """`keeps_lines`: of description and epilog. Without `adds_help`, one of its own options is `--help`."""
+        self.purpose, self.description, self.entries = purpose, description, entries
+        self.epilog, self.usage, self.actions = epilog, usage, actions or {}
+        self.keeps_lines, self.adds_help = keeps_lines, adds_help
 
 
 _JSON = Option("--json", "print one JSON object")
@@ -59,7 +79,6 @@ _FORMATS = ("table", "json", "yaml")
 _CLIENTS = ("claude", "codex", "gemini", "cursor", "vscode")
 _SHELLS = ("bash", "zsh", "fish")
 _RUN_WORDS = "its id, a part of it, `last`, or its workspace"
-_RUN = Argument("run", "RUN", _RUN_WORDS, offers="runs")
 _OUTPUT = (
     Option("-q --quiet", "print only the result"),
     Option("--json", "print one JSON object at the end"),
@@ -71,6 +90,10 @@ _EXIT_CODES = (
     "Exit code: 0 completed, stopped or paused, 2 failed, aborted or bad usage, 3 a limit was reached, "
     "130 after Ctrl-C, 143 after SIGTERM."
 )
+
+
+def _run_argument(times: str = "", default: str = "") -> Argument:
+    return Argument("run", "RUN", _RUN_WORDS + (f" (default: {default})" if default else ""), times, "runs")
 
 
 def _list(things: str) -> CommandEntry:
@@ -140,7 +163,7 @@ COMMANDS = {
         "show the runs of the project, or one run in detail",
         "Show the runs of the project, newest first, or one run in detail.",
         (
-            _RUN._replace(times="?"),
+            _run_argument("?"),
             _JSON,
             Option("--watch", "look again every second; at one run until it ends"),
             Option("--all", "every run", group="how many"),
@@ -151,7 +174,7 @@ COMMANDS = {
         "show what happened in a run, also live",
         "Show what happened in a run, one line for each event.",
         (
-            _RUN._replace(times="?", help=f"{_RUN_WORDS} (default: the only live run, else the newest)"),
+            _run_argument("?", "the only live run, else the newest"),
             Option("-f --follow", "continue until the run ends"),
             Option("--agent", "what its N-th process printed", "N", number=True),
             Option("--json", "print events, or the lines of a process, as lines of JSON"),
@@ -162,9 +185,7 @@ COMMANDS = {
         "Continue a run that was stopped, paused, aborted or interrupted, or failed. Completed steps are not executed "
         "again.",
         (
-            _RUN._replace(
-                times="?", help=f"{_RUN_WORDS} (default: the newest that can be resumed and no agent drives)"
-            ),
+            _run_argument("?", "the newest that can be resumed and no agent drives"),
             *_OUTPUT,
             _JSON_EVENTS,
             _NO_PANEL,
@@ -180,7 +201,7 @@ COMMANDS = {
         "answer the question that a run waits for",
         "Answer the question that a paused run waits for, and continue the run.",
         (
-            _RUN,
+            _run_argument(),
             Argument("value", "VALUE", "the answer, read as the question's type"),
             *_OUTPUT,
             _NO_PANEL,
@@ -190,7 +211,7 @@ COMMANDS = {
     "redirect": CommandEntry(
         "restart a run's current agent step with text added to its prompt",
         "Restart the current agent steps of a run with text added to their prompts.",
-        (_RUN, Argument("text", "TEXT", "the text")),
+        (_run_argument(), Argument("text", "TEXT", "the text")),
     ),
     "workspace": CommandEntry(
         "create, list, show and clean the directories of iteration loops",
@@ -417,7 +438,7 @@ def _add_option(made: Any, one: Option) -> None:
         more |= {"choices": one.choices} if one.choices else {"metavar": one.metavar}
         more |= {"type": _at_least_one} if one.number else {}
     more |= {"dest": one.dest} if one.dest else {}
-    made.add_argument(*one.names.split(), **more)
+    made.add_argument(*one.names, **more)
 
 
 def _at_least_one(text: str) -> int:

@@ -185,10 +185,10 @@ def _print(service: ServiceUnit) -> int:
 
 
 def _install(service: ServiceUnit, *, system: bool) -> int:
-    from sidecar.cli.file_change import FileChange  # noqa: PLC0415
+    from sidecar.service.file_change import FileChange, read  # noqa: PLC0415
     from sidecar.service.units import is_untouched  # noqa: PLC0415
 
-    change = FileChange.of(service.path, lambda _: service.text)
+    change = FileChange(service.path, read(service.path), service.text)
     changed = change.before != change.after
     _reach(service, system=system)
     for directory in service.directories:
@@ -229,7 +229,7 @@ def _say_uninstall(service: ServiceUnit) -> int:
 
 
 def _uninstall(service: ServiceUnit, *, system: bool) -> int:
-    from sidecar.cli.file_change import FileChange  # noqa: PLC0415
+    from sidecar.service.file_change import FileChange, read  # noqa: PLC0415
     from sidecar.service.units import is_untouched  # noqa: PLC0415
 
     before = FileChange.of(service.path, lambda text: text).before or ""
@@ -257,10 +257,10 @@ def _uninstall(service: ServiceUnit, *, system: bool) -> int:
 
 
 def _status(service: ServiceUnit) -> int:
-    from sidecar.cli.file_change import FileChange  # noqa: PLC0415
+    from sidecar.service.file_change import FileChange, read  # noqa: PLC0415
     from sidecar.service.units import is_untouched  # noqa: PLC0415
 
-    change = FileChange.of(service.path, lambda _: service.text)
+    change = FileChange(service.path, read(service.path), service.text)
     if not is_untouched(change.before or ""):
         told = "changed by hand, or not ours"
     elif change.before != change.after:

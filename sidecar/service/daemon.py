@@ -18,8 +18,8 @@ from sidecar.errors import REPORTED, ConfigError, SidecarError
 from sidecar.service.driving import Driving
 from sidecar.service.idle_watch import IdleWatch
 from sidecar.service.keeping import remove_surplus
-from sidecar.service.notify_systemd import Pulse
 from sidecar.service.owners import LocalExecutor, LocalRuns, accept_delegated
+from sidecar.service.systemd import Pulse
 from sidecar.signals import run_lock
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ def test_a_sound_project_has_everything_told_and_nothing_to_mend(doctor: Doctor)
     findings = doctor.findings()
     assert [finding for finding in findings if finding["state"] == "problem"] == []
     topics = {finding["topic"] for finding in findings}
-    assert topics >= {"project", "settings", "python", "versions", "clock", "signals", "leftovers", "daemon"}
+    assert topics >= {"project", "settings", "python", "versions", "clock", "signals", "stale files", "daemon"}
     assert topics >= {"database", "containment", "agents", "service"}
     texts = "\n".join(finding["text"] for finding in findings)
     assert f"claude: 2.1.0 (Claude Code), {doctor.programs}/claude" in texts
@@ -87,7 +87,7 @@ def test_a_signal_that_no_live_run_obeys_is_stale(doctor: Doctor, where: str, na
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     ((topic, text, advice),) = doctor.problems()
-    assert topic == "leftovers"
+    assert topic == "stale files"
     assert text.startswith(f"{path}, since ")
     assert advice.startswith(f"rm '{path}'")
 
@@ -116,9 +116,9 @@ def test_halves_of_writers_that_died_and_sockets_that_nobody_serves_are_named(do
         dead.close()
     os.chdir(before)
     notes = {finding["topic"]: finding for finding in doctor.findings() if finding["state"] == "note"}
-    assert f"'{half}'" in notes["leftovers"]["text"]
-    assert str(fresh) not in notes["leftovers"]["text"]
-    assert notes["leftovers"]["advice"] == f"rm '{half}'"
+    assert f"'{half}'" in notes["stale files"]["text"]
+    assert str(fresh) not in notes["stale files"]["text"]
+    assert notes["stale files"]["advice"] == f"rm '{half}'"
     assert str(doctor.state / "sidecar.sock") in notes["sockets"]["text"]
     assert str(run / "mcp.sock") in notes["sockets"]["text"]
 

@@ -137,7 +137,7 @@ def test_the_line_to_cancel_can_be_pasted_whatever_the_project_is_called(tmp_pat
     workspace.mkdir(parents=True)
     told = succeeded(run("stop", "w", "--project", str(project), cwd=tmp_path))
     assert os.listdir(workspace) == [".stop"]
-    command = told.partition("file:\n")[2].partition("\n\nNothing")[0]
+    command = told.partition("file:\n")[2].partition("\n\nNo run")[0]
     subprocess.run([b"sh", b"-c", os.fsencode(command)], cwd=tmp_path, check=True)
     assert os.listdir(workspace) == []
 
@@ -385,10 +385,10 @@ def test_a_project_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         (["stop", "my-task", "--wait=x"], "--wait takes a number"),
         (["stop", "my-task", "--wait", "5"], "write --wait=5"),
         (["abort", "--wait", "5"], "write --wait=5"),
-        (["stop", "my-task", "--cancel", "--wait"], "--cancel takes a signal back"),
-        (["stop", "my-task", "--cancel", "--timeout", "5"], "--cancel takes a signal back"),
-        (["abort", "why", "--cancel"], "--cancel takes a signal back"),
-        (["abort", "--cancel", "--reason", "why"], "--cancel takes a signal back"),
+        (["stop", "my-task", "--cancel", "--wait"], "--cancel goes with no reason"),
+        (["stop", "my-task", "--cancel", "--timeout", "5"], "--cancel goes with no reason"),
+        (["abort", "why", "--cancel"], "--cancel goes with no reason"),
+        (["abort", "--cancel", "--reason", "why"], "--cancel goes with no reason"),
         (["abort", "two", "words"], "put the reason in quotes"),
         (["abort", "--all"], "unknown option --all"),
         (["abort", "--timeout", "5"], "unknown option --timeout"),
@@ -616,7 +616,7 @@ def test_wait_returns_4_when_the_owner_dies_without_a_receipt(project: Path, wor
     exit_code, out, err = finished(waiting)
     assert exit_code == 4
     assert err.startswith(f"no process has executed {run_id} for ")
-    assert err.endswith("; the signal stands, and ends what goes on\n")
+    assert err.endswith("; the signal is still there\n")
     assert json.loads(out) == no_receipt(workspace, kind)
 
 

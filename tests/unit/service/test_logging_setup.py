@@ -15,7 +15,7 @@ import pytest
 
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
-from sidecar.service import logs
+from sidecar.service import logging_setup
 
 logger = logging.getLogger("sidecar.test")
 
@@ -47,7 +47,7 @@ def lines(read: int) -> list[dict[str, object]]:
 
 def test_a_program_reads_a_line_of_json_for_each(pipe: tuple[int, TextIO]) -> None:
     read, stream = pipe
-    logs.set_up(stream, "info", {})
+    logging_setup.set_up(stream, "info", {})
     logger.info("it runs", extra={"fields": {"run_id": "R"}})
     logger.debug("not this")
     logging.getLogger("library").info("nor this")
@@ -64,7 +64,7 @@ def test_a_program_reads_a_line_of_json_for_each(pipe: tuple[int, TextIO]) -> No
 @pytest.mark.parametrize(("level", "told"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
 def test_the_level_says_how_much_is_told(pipe: tuple[int, TextIO], level: str, told: int) -> None:
     read, stream = pipe
-    logs.set_up(stream, level, {})
+    logging_setup.set_up(stream, level, {})
     for say in (logger.debug, logger.info, logger.warning, logger.error):
         say("this")
     assert len(lines(read)) == told
@@ -73,7 +73,7 @@ def test_the_level_says_how_much_is_told(pipe: tuple[int, TextIO], level: str, t
 def test_a_person_reads_plain_lines() -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as stream:
-        logs.set_up(stream, "info", {})
+        logging_setup.set_up(stream, "info", {})
         logger.info("it runs", extra={"fields": {"run_id": "R"}})
         assert os.read(ours, 1024) == b"sidecar: it runs\r\n"
     os.close(ours)
@@ -81,7 +81,7 @@ def test_a_person_reads_plain_lines() -> None:
 
 def test_no_secret_is_told_neither_in_a_message_nor_in_a_trace(pipe: tuple[int, TextIO]) -> None:
     read, stream = pipe
-    logs.set_up(stream, "info", {}, ["sk-secret"])
+    logging_setup.set_up(stream, "info", {}, ["sk-secret"])
     try:
         raise ValueError("with sk-secret")
     except ValueError:
@@ -120,7 +120,7 @@ def connected_to_journald(stream: TextIO) -> dict[str, str]:
 
 def test_journald_gets_fields(pipe: tuple[int, TextIO], journal: tuple[str, socket.socket]) -> None:
     path, listening = journal
-    logs.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=path)
+    logging_setup.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=path)
     logger.warning("two\nlines", extra={"fields": {"run_id": "R", "project": "/p"}})
     told = as_journald_reads(listening.recv(65536))
     expected = {"MESSAGE": "two\nlines", "PRIORITY": "4", "SYSLOG_IDENTIFIER": "sidecar"}
@@ -128,15 +128,15 @@ def test_journald_gets_fields(pipe: tuple[int, TextIO], journal: tuple[str, sock
 
 
 def test_where_journald_is_away_its_stream_is_still_there(pipe: tuple[int, TextIO], tmp_path: Path) -> None:
-    logs.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=str(tmp_path / "nobody"))
+    logging_setup.set_up(pipe[1], "info", connected_to_journald(pipe[1]), journal=str(tmp_path / "nobody"))
     logger.info("it runs")
     assert os.read(pipe[0], 1024) == b"sidecar: it runs\n"
 
 
 def test_runs_are_logged_with_their_ids_and_without_what_anybody_wrote(pipe: tuple[int, TextIO]) -> None:
     read, stream = pipe
-    logs.set_up(stream, "info", {})
-    hear = logs.following("/p")
+    logging_setup.set_up(stream, "info", {})
+    hear = logging_setup.following("/p")
     written = "what somebody wrote"
     hear(RunEvent("R", kinds.RUN_STARTED, 1.0, {"workflow": "w"}))
     hear(RunEvent("R", kinds.MESSAGE, 1.0, {"text": written}))
@@ -158,7 +158,7 @@ def test_what_is_logged_again_and_again_is_told_once_and_then_counted(
     pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, stream = pipe
-    logs.set_up(stream, "info", {}, ["sk-secret"])
+    logging_setup.set_up(stream, "info", {}, ["sk-secret"])
     library = logging.getLogger("library")
     for _ in range(100):
         library.warning("no room for %s", "sk-secret")
@@ -169,7 +169,7 @@ def test_what_is_logged_again_and_again_is_told_once_and_then_counted(
         logger.info("as often as it happens")
     told = [line["message"] for line in lines(read)]
     assert [told.count(one) for one in ("no room for ********", "it failed", "as often as it happens")] == [1, 1, 100]
-    monkeypatch.setattr(logs, "_REPEATED_S", 0.0)
+    monkeypatch.setattr(logging_setup, "_REPEATED_S", 0.0)
     logger.info("later")
     assert [line["message"] for line in lines(read)] == [
         "no room for ******** (99 more times in the last 0 s)",

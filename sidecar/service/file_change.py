@@ -1,4 +1,4 @@
-"""One change of somebody else's file: made of what stands there, with a backup, and all at once or not at all."""
+"""Changes a file that another program or a person also edits: with a backup, and all at once or not at all."""
 
 from __future__ import annotations
 
@@ -7,57 +7,48 @@ import stat
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sidecar import layout
 from sidecar.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PRIVATE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """`before` is None where there is no file yet."""
+    """A change of a file of another program: all at once or not at all. `before` is None if there is no file yet."""
 
     path: str
     before: str | None
     after: str
 
-    @classmethod
-    def of(cls, path: str, edited: Callable[[str], str]) -> FileChange:
-        """What the edit makes of the file as it is. ConfigError: it cannot be read, or not be edited."""
-        before = _read(path)
-        return cls(path, before, edited(before or ""))
-
     def write(self) -> str | None:
-        """Do it; the backup's path, where there was anything to keep.
+        """Write it; the path of the backup, if there was a file.
 
         The program whose file this is may write it at any time, so what was read is compared once more.
         """
         if self.after == self.before:
             return None
-        target = os.path.realpath(self.path)  # people link such files to where they keep their dotfiles
+        target = os.path.realpath(self.path)  # such files are often links to a directory of dotfiles
         try:
             layout.make_directory(os.path.dirname(target))
             backup = None if self.before is None else _backup(target, self.before)
-            if _read(self.path) != self.before:
+            if read(self.path) != self.before:
                 if backup is not None:
                     os.unlink(backup)
-                raise ConfigError(f"{self.path} was changed by somebody else just now; try again")
+                raise ConfigError(f"{self.path} was changed by another program just now; try again")
             _replace(target, self.after)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
         return backup
 
 
-def _read(path: str) -> str | None:
+def read(path: str) -> str | None:
+    """The text of a file; None if there is none."""
     try:
         with open(path, "rb", opener=layout.open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{path} is no regular file")
+                raise ConfigError(f"{path} is not a regular file")
             return file.read().decode()
     except FileNotFoundError:
         return None
@@ -67,10 +58,10 @@ def _read(path: str) -> str | None:
 
 
 def _backup(path: str, text: str) -> str:
-    """A copy beside it that nobody else can read before it has the file's own mode: it may hold keys."""
-    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    """A copy beside it. It may hold keys, so others cannot read it before it has the file's own mode."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     for number in range(1, 100):
-        backup = f"{path}.backup-{moment}" + (f"-{number}" if number > 1 else "")
+        backup = f"{path}.backup-{stamp}" + (f"-{number}" if number > 1 else "")
         try:
             descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
         except FileExistsError:
@@ -104,7 +95,7 @@ def _fill(descriptor: int, text: str, like: str) -> None:
         else:
             try:
                 os.fchown(file.fileno(), model.st_uid, model.st_gid)
-            except OSError:  # not ours to give away
+            except OSError:  # only root may give files away
                 pass
             os.fchmod(file.fileno(), stat.S_IMODE(model.st_mode))
         os.fsync(file.fileno())

@@ -19,7 +19,7 @@ import sidecar
 from sidecar import config, layout
 from sidecar.agents.output import Secrets
 from sidecar.errors import REPORTED
-from sidecar.service import checkup
+from sidecar.service import doctor
 from sidecar.store.db import NAME, open_database
 from sidecar.store.journal import Journal
 
@@ -59,7 +59,7 @@ async def pack(root: str, environment: Mapping[str, str]) -> bytes:
     except REPORTED as error:
         settings, problem = config.Settings.model_validate({}), str(error)
     mask = Secrets(_secrets(root, settings, environment))
-    findings = [finding.to_json() for finding in await checkup.findings(root, environment)]
+    findings = [finding.to_json() for finding in await doctor.findings(root, environment)]
     parts: dict[str, str] = {
         "README.txt": _README,
         "versions.json": _json(_versions()),

@@ -1,4 +1,4 @@
-"""What systemd is told of the daemon: when it serves, what it does, that it still turns, how long its end may take."""
+"""Notifies systemd: ready, status, watchdog, reloading, and how long stopping may take."""
 
 from __future__ import annotations
 

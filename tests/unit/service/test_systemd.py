@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sidecar.service.notify_systemd import Pulse, Systemd, status_line
+from sidecar.service.systemd import Pulse, Systemd, status_line
 
 DEADLINE_S = 30.0
 pytestmark = pytest.mark.anyio

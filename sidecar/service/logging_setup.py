@@ -1,4 +1,4 @@
-"""What a long-lived process says: a line for a person at a terminal, fields for journald, a line of JSON elsewhere."""
+"""Logging of long-lived processes: lines on a terminal, fields for journald, JSON lines elsewhere; secrets masked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_REPEATED = 256
 def set_up(
     stream: TextIO, level: str, environment: Mapping[str, str], secrets: Iterable[str] = (), *, journal: str = _JOURNAL
 ) -> None:
-    """From now on, what is logged goes there, in the form that its reader wants, and without secrets."""
+    """Send the log to a stream in the form that fits it, without secrets."""
     handler: logging.Handler
     if _is_journal(stream, environment):
         handler = _Journal(stream, journal)
@@ -52,9 +52,9 @@ def set_up(
 
 
 def following(project: str) -> Callable[[RunEvent], None]:
-    """Hears the events of runs, and logs the few that whoever looks after the machine cares for.
+    """A listener that logs the few events of runs that an operator needs.
 
-    Only words of ours: what people and agents wrote is in the log of the run, masked with the run's own secrets.
+    It logs no text of people or agents: that is in the log of the run, masked with the run's own secrets.
     """
     names: dict[str, str] = {}
 
