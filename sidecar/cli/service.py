@@ -43,7 +43,7 @@ def main(arguments: list[str], project: str | None) -> int:
     if options.action == "uninstall":
         if not installed:
             return _not_installed(service, OK)
-        return _say_uninstall(service) if options.print else _uninstall(service, system=options.system)
+        return _print_uninstall(service) if options.print else _uninstall(service, system=options.system)
     if not installed:
         return _not_installed(service, FAILED)
     if options.action == "status":
@@ -178,7 +178,7 @@ def _refuse_stranger(root: str, name: str) -> None:
 
 def _print(service: ServiceUnit) -> int:
     print(service.text, end="")
-    print(f"{service.path} would have this in it; then:", file=sys.stderr)
+    print(f"{service.path} would have this content; then:", file=sys.stderr)
     for command in service.start:
         print(f"  {shlex.join(command)}", file=sys.stderr)
     return OK
@@ -222,20 +222,20 @@ def _give(path: str, person: pwd.struct_passwd) -> None:
         os.close(file)
 
 
-def _say_uninstall(service: ServiceUnit) -> int:
+def _print_uninstall(service: ServiceUnit) -> int:
     for command in (*service.end, ("rm", service.path), *service.forget):
         print(shlex.join(command))
     return OK
 
 
 def _uninstall(service: ServiceUnit, *, system: bool) -> int:
-    from sidecar.service.file_change import FileChange, read  # noqa: PLC0415
+    from sidecar.service.file_change import read  # noqa: PLC0415
     from sidecar.service.units import is_untouched  # noqa: PLC0415
 
-    before = FileChange.of(service.path, lambda text: text).before or ""
+    before = read(service.path) or ""
     _reach(service, system=system)
     if not all(map(_runs, service.end)) and _runs(service.is_running, quiet=True):
-        print("sidecar: it could not be ended, and stays installed", file=sys.stderr)
+        print("sidecar: the service could not be stopped, and stays installed", file=sys.stderr)
         return FAILED
     if is_untouched(before):
         os.unlink(service.path)
@@ -243,16 +243,16 @@ def _uninstall(service: ServiceUnit, *, system: bool) -> int:
     else:
         aside = f"{service.path}.backup-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         os.rename(service.path, aside)
-        print(f"{service.path} was changed by hand, or is not ours: it is {aside} now")
+        print(f"{service.path} was edited by hand, or is not ours; moved to {aside}")
     for command in service.forget:
         _runs(command, quiet=True)
     for directory in service.tidy:
         try:
             os.rmdir(directory)
-        except OSError:  # somebody else has something there, or it never was
+        except OSError:  # it has other files, or does not exist
             pass
     if service.drop_ins is not None and os.path.isdir(service.drop_ins):
-        print(f"{service.drop_ins} is yours, and stays")
+        print(f"{service.drop_ins} was not removed: it is yours")
     return OK
 
 
@@ -262,9 +262,9 @@ def _status(service: ServiceUnit) -> int:
 
     change = FileChange(service.path, read(service.path), service.text)
     if not is_untouched(change.before or ""):
-        told = "changed by hand, or not ours"
+        told = "edited by hand, or not ours"
     elif change.before != change.after:
-        told = "not what this sidecar would write: `sidecar service install` renews it"
+        told = "outdated: `sidecar service install` updates it"
     else:
         told = "as installed"
     print(f"{service.path}: {told}", flush=True)

@@ -19,8 +19,6 @@ _FOLDER = "${workspaceFolder}"  # editors replace it by the project's directory
 _REMOTE = ("url", "httpUrl", "serverUrl")
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Person:
     """The person whose own files `--user` changes."""

@@ -56,7 +56,7 @@ def test_print_shows_the_unit_and_writes_nothing(scope: str, project: Path) -> N
     assert result.returncode == 0
     assert "\nExecStart=:" in result.stdout
     assert result.stdout.splitlines()[0].startswith("# Written by `sidecar service install`")
-    assert f"sidecar@{escaped(project)}.service would have this in it" in result.stderr
+    assert f"sidecar@{escaped(project)}.service would have this content" in result.stderr
     assert sorted(Path(os.environ["HOME"]).rglob("*")) == before
     person = [line for line in result.stdout.splitlines() if line.startswith("User=")]
     assert person == ([f"User={pwd.getpwuid(project.stat().st_uid).pw_name}"] if scope == "--system" else [])

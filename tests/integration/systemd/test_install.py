@@ -31,7 +31,7 @@ def test_installed_twice_it_goes_on_and_uninstalled_twice_it_leaves_nothing(proj
     before = everything(machine)
     told = project.service("install", "--print")
     assert everything(machine) == before
-    assert f"{UNITS}/{project.unit} would have this in it" in told
+    assert f"{UNITS}/{project.unit} would have this content" in told
     project.install()
     assert everything(machine) - before == {
         f"{UNITS}/{project.unit}",
@@ -54,7 +54,7 @@ def test_a_unit_that_was_changed_by_hand_is_never_lost(project: Project) -> None
     project.install()
     before = project.main_pid()
     machine.run("sed", "-i", "s/^WatchdogSec=.*/WatchdogSec=77/", path)
-    assert "changed by hand" in project.service("status")
+    assert "edited by hand" in project.service("status")
     told = project.install()
     assert "is in" in told
     (backup,) = machine.run("find", UNITS, "-name", "*.backup*").splitlines()
