@@ -73,9 +73,9 @@ def test_for_people_a_problem_has_a_mark_and_its_advice_below(doctor: Doctor) ->
     found = doctor.command()
     assert found.returncode == 1
     lines = found.stdout.splitlines()
-    place = next(number for number, line in enumerate(lines) if line.startswith("leftovers   ! "))
+    place = next(number for number, line in enumerate(lines) if line.startswith("stale files ! "))
     assert "tests are red" in lines[place]
-    assert lines[place + 1].strip() == f"→ rm '{doctor.workspace}/.stop', unless that is meant"
+    assert lines[place + 1].strip() == f"→ rm '{doctor.workspace}/.stop', unless you want that"
     assert lines[-1] == "1 problem"
 
 
@@ -149,7 +149,7 @@ def test_an_agent_that_somebody_counts_on_has_to_be_there(doctor: Doctor) -> Non
     ((_, text, _),) = doctor.problems()
     assert text == f"gemini: {doctor.programs}/gemini does not work: broken"
     (doctor.state / "config.yaml").write_text("default_agent: nobody\n")
-    assert "default_agent is 'nobody', and there is no such agent" in [text for _, text, _ in doctor.problems()]
+    assert "default_agent is 'nobody', which does not exist" in [text for _, text, _ in doctor.problems()]
 
 
 def test_the_default_agent_has_to_be_there_also_where_nobody_chose_it(doctor: Doctor) -> None:

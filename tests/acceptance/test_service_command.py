@@ -188,7 +188,7 @@ def test_what_launchd_is_asked_to_do_and_no_word_of_systemd(as_a_mac: Callable[.
 
 
 def test_on_a_mac_doctor_says_what_is_unproven_there(as_a_mac: Callable[..., str]) -> None:
-    assert "sidecar is tested on Linux alone" in as_a_mac("doctor")
+    assert "sidecar is tested on Linux only" in as_a_mac("doctor")
 
 
 def test_what_is_not_installed_has_no_status_and_needs_no_uninstall() -> None:
