@@ -179,6 +179,6 @@ def test_what_is_logged_again_and_again_is_told_once_and_then_counted(
 
 
 def test_a_variable_that_was_inherited_does_not_make_a_file_the_journal(pipe: tuple[int, TextIO]) -> None:
-    logs.set_up(pipe[1], "info", {"JOURNAL_STREAM": "1:2"})
+    logging_setup.set_up(pipe[1], "info", {"JOURNAL_STREAM": "1:2"})
     logger.info("it runs")
     assert lines(pipe[0])[0]["message"] == "it runs"
