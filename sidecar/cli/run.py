@@ -1,4 +1,4 @@
-"""Runs workflows, agents and prompts, and goes on with runs: from the words of the command line to the use cases."""
+"""Commands that run something or continue a run: `flow`, `agent`, `prompt`, `resume`, `answer`, `redirect`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
-from sidecar.cli import family
-from sidecar.cli.commands import COMMANDS
+from sidecar.cli.options import COMMANDS, parser
 from sidecar.cli.parameters import given_values, missing, with_usage
 from sidecar.errors import InputError, NotFound
 from sidecar.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sidecar.catalog.workflows import Definition
     from sidecar.cli.foreground import OutputMode
@@ -25,38 +24,39 @@ if TYPE_CHECKING:
     from sidecar.model.parameters import Parameter
     from sidecar.service.owners import StartOptions
 
+    Action = Callable[[list[str], str | None], int]
+
 OK, BUSY, BAD_USAGE = 0, 1, 2
 _TERMINAL = 0
-_RUN = "its id, a part of it, `last`, or its workspace"
 _FLOW = """\
 usage: sidecar flow list [--format table|json|yaml] [-v] [--source SOURCE]
        sidecar flow run NAME [VALUE…] [-p KEY=VALUE]… [OPTION…]
        sidecar flow NAME …           the same as `flow run NAME …`
 
-List the workflows there are, or run one of them:
+List workflows, or run one:
 
   sidecar flow list -v
   sidecar flow run build release -p jobs=4
   sidecar flow run build --dry-run
 
 Workflows are YAML files in .swissarmyhammer/workflows/.
-`sidecar flow run --help` tells all options, `sidecar flow run NAME --help`
-what one workflow asks for.
+`sidecar flow run --help` shows all options, `sidecar flow run NAME --help`
+the parameters of one workflow.
 """
 _AGENT = """\
 usage: sidecar agent list [--format table|json|yaml] [-v] [--source SOURCE]
        sidecar agent run NAME [VALUE…] [-p KEY=VALUE]… [OPTION…]
        sidecar agent NAME …          the same as `agent run NAME …`
 
-List the agents there are, or give one of them something to do:
+List agents, or give one a task:
 
   sidecar agent run claude "fix the build"
   sidecar agent run command -p 'command=["wc", "-w"]' "count these words"
 
-The answer goes to standard output, everything about it to standard error.
+The answer goes to standard output, everything else to standard error.
 More agents are YAML files in .swissarmyhammer/agents/.
-`sidecar agent run --help` tells all options, `sidecar agent run NAME --help`
-what one agent asks for.
+`sidecar agent run --help` shows all options, `sidecar agent run NAME --help`
+the parameters of one agent.
 """
 _PROMPT = """\
 usage: sidecar prompt list [--format table|json|yaml] [-v] [--source SOURCE]
@@ -64,57 +64,52 @@ usage: sidecar prompt list [--format table|json|yaml] [-v] [--source SOURCE]
        sidecar prompt run NAME [VALUE…] [-p KEY=VALUE]… [--agent NAME] [OPTION…]
        sidecar prompt NAME …         the same as `prompt run NAME …`
 
-List the prompts there are, print one with its values, or give it to an agent:
+List prompts, print one with its values, or give it to an agent:
 
   sidecar prompt show review main
   sidecar prompt run review main --agent codex
 
 Prompts are Markdown files in .swissarmyhammer/prompts/.
-`sidecar prompt run --help` tells all options, `sidecar prompt run NAME --help`
-what one prompt asks for.
+`sidecar prompt run --help` shows all options, `sidecar prompt run NAME --help`
+the parameters of one prompt.
 """
 
 
 def flow(arguments: list[str], project: str | None) -> int:
     """`flow list`, `flow run NAME …`, and `flow NAME …` for short."""
-    return family.main(arguments, project, _FLOW, {"list": _list_flows, "run": _run_flow})
+    return _action(arguments, project, _FLOW, {"list": _list("flow"), "run": _run_flow})
 
 
 def agent(arguments: list[str], project: str | None) -> int:
     """`agent list`, `agent run NAME …`, and `agent NAME …` for short."""
-    return family.main(arguments, project, _AGENT, {"list": _list_agents, "run": _run_agent})
+    return _action(arguments, project, _AGENT, {"list": _list("agent"), "run": _run_agent})
 
 
 def prompt(arguments: list[str], project: str | None) -> int:
     """`prompt list`, `prompt show NAME …`, `prompt run NAME …`, and `prompt NAME …` for short."""
-    actions = {"list": _list_prompts, "run": _run_prompt, "show": _prompt_show}
-    return family.main(arguments, project, _PROMPT, actions)
+    return _action(arguments, project, _PROMPT, {"list": _list("prompt"), "run": _run_prompt, "show": _prompt_show})
 
 
-def _list_flows(arguments: list[str], project: str | None) -> int:
-    from sidecar.cli import listed  # noqa: PLC0415 - yaml, only for those who need it
-
-    return listed.workflows(arguments, project)
-
-
-def _list_agents(arguments: list[str], project: str | None) -> int:
-    from sidecar.cli import listed  # noqa: PLC0415 - pydantic, too
-
-    return listed.agents(arguments, project)
+def _action(arguments: list[str], project: str | None, help_text: str, actions: Mapping[str, Action]) -> int:
+    """The action that is named; a NAME alone is run."""
+    word = arguments[0] if arguments else "--help"
+    if word in ("-h", "--help"):
+        print(help_text, end="")
+        return OK
+    return actions[word](arguments[1:], project) if word in actions else actions["run"](arguments, project)
 
 
-def _list_prompts(arguments: list[str], project: str | None) -> int:
-    from sidecar.cli import listed  # noqa: PLC0415
+def _list(command: str) -> Action:
+    from sidecar.cli import catalog  # noqa: PLC0415 - yaml or pydantic
 
-    return listed.prompts(arguments, project)
+    return partial(catalog.list_definitions, command)
 
 
 # --- begin a run
 
 
 def _run_flow(arguments: list[str], project_option: str | None) -> int:
-    about = "Run a workflow: it obeys .stop and .abort files, and can be resumed whatever ends it."
-    options = _parsed(_run_parser("flow", "workflow", about), arguments, "workflow")
+    options = _parsed("flow", arguments)
     if options is None:
         return OK
     from sidecar.catalog import workflows  # noqa: PLC0415 - pydantic and yaml, only for those who need them
@@ -129,19 +124,15 @@ def _run_flow(arguments: list[str], project_option: str | None) -> int:
             raise
         raise NotFound(f"{error} (the command is `sidecar {options.name}`)") from None
     if options.help:
-        from sidecar.cli import named_help  # noqa: PLC0415
+        from sidecar.cli import catalog  # noqa: PLC0415
 
-        print("\n".join(named_help.of_workflow(definition)))
+        print("\n".join(catalog.help_of_workflow(definition)))
         return OK
     return _launch(project, runs.find_workflow(project, definition.name), options, f"flow run {definition.name}")
 
 
 def _run_agent(arguments: list[str], project_option: str | None) -> int:
-    about = (
-        "Give an agent something to do: it obeys .stop and .abort files, leaves no process behind, and can be resumed "
-        "whatever ends it. With --workspace it works there."
-    )
-    options = _parsed(_run_parser("agent", "agent", about), arguments, "agent")
+    options = _parsed("agent", arguments)
     if options is None:
         return OK
     from sidecar.catalog import agents  # noqa: PLC0415
@@ -150,19 +141,16 @@ def _run_agent(arguments: list[str], project_option: str | None) -> int:
 
     project = open_project(project_option)
     if options.help:
-        from sidecar.cli import named_help  # noqa: PLC0415
+        from sidecar.cli import catalog  # noqa: PLC0415
 
-        print("\n".join(named_help.of_agent(agents.find(project.root, options.name))))
+        print("\n".join(catalog.help_of_agent(agents.find(project.root, options.name))))
         return OK
     definition = runs.agent_run(project, options.name, options.workspace)
     return _launch(project, definition, options, f"agent run {options.name}", is_agent=True)
 
 
 def _run_prompt(arguments: list[str], project_option: str | None) -> int:
-    about = "Give a prompt to an agent: the run obeys .stop and .abort files, and can be resumed whatever ends it."
-    parser = _run_parser("prompt", "prompt", about)
-    parser.add_argument("--agent", metavar="NAME", help="which agent (default: the setting default_agent)")
-    options = _parsed(parser, arguments, "prompt")
+    options = _parsed("prompt", arguments)
     if options is None:
         return OK
     from sidecar.catalog import prompts  # noqa: PLC0415
@@ -171,9 +159,9 @@ def _run_prompt(arguments: list[str], project_option: str | None) -> int:
 
     project = open_project(project_option)
     if options.help:
-        from sidecar.cli import named_help  # noqa: PLC0415
+        from sidecar.cli import catalog  # noqa: PLC0415
 
-        print("\n".join(named_help.of_prompt(prompts.find(project.root, options.name))))
+        print("\n".join(catalog.help_of_prompt(prompts.find(project.root, options.name))))
         return OK
     return _launch(
         project, runs.prompt_run(project, options.name, options.agent), options, f"prompt run {options.name}"
@@ -181,14 +169,7 @@ def _run_prompt(arguments: list[str], project_option: str | None) -> int:
 
 
 def _prompt_show(arguments: list[str], project: str | None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="sidecar prompt show",
-        description="Print a prompt with its values in it; without any of those that it needs, as it is written.",
-    )
-    parser.add_argument("name", metavar="NAME", help="which prompt; `sidecar prompt list` shows them")
-    parser.add_argument("values", metavar="VALUE", nargs="*", default=[], help="its required parameters, in order")
-    parser.add_argument("-p", "--param", metavar="KEY=VALUE", action="append", default=[], help="any of them, by name")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser("prompt show").parse_intermixed_args(arguments)
     from sidecar.catalog import prompts  # noqa: PLC0415
     from sidecar.model.parameters import bind, render_template  # noqa: PLC0415
 
@@ -198,7 +179,7 @@ def _prompt_show(arguments: list[str], project: str | None) -> int:
         lacking = missing(prompt.parameters, given, frozenset())
         if lacking and not given:
             names = ", ".join(one.name for one in lacking)
-            print(f"sidecar: shown as it is written: {names} not given", file=sys.stderr)
+            print(f"sidecar: shown without values, because these are missing: {names}", file=sys.stderr)
             text = prompt.body
         else:
             text = render_template(prompt.body, bind(prompt.parameters, given, f"prompt {prompt.name!r}"))
@@ -208,38 +189,13 @@ def _prompt_show(arguments: list[str], project: str | None) -> int:
     return OK
 
 
-def _run_parser(command: str, thing: str, description: str) -> argparse.ArgumentParser:
-    """The options that all of them have."""
-    made = argparse.ArgumentParser(
-        prog=f"sidecar {command} run",
-        description=description,
-        epilog="Exit code: 0 completed, stopped or paused, 2 failed, aborted or bad usage, 3 a limit was reached, "
-        "130 after Ctrl-C, 143 after SIGTERM.",
-        add_help=False,
-    )
-    add = made.add_argument
-    add("name", metavar="NAME", nargs="?", help=f"which {thing}; `sidecar {command} list` shows them")
-    add("values", metavar="VALUE", nargs="*", help="its required parameters, in order")
-    add("-h", "--help", action="store_true", help=f"this, or with NAME: what that {thing} asks for")
-    add("-p", "--param", metavar="KEY=VALUE", action="append", default=[], help="any parameter, by name")
-    add("--var", metavar="KEY=VALUE", action="append", default=[], help="deprecated: the same as -p")
-    add("-i", "--interactive", action="store_true", help="ask for the parameters that are missing")
-    add("--dry-run", action="store_true", help="print what would be done, and do nothing")
-    add("-q", "--quiet", action="store_true", help="print the result only")
-    add("--detach", action="store_true", help="let it run without this terminal")
-    add("--workspace", metavar="W", help="a workspace, or a directory inside the project, to bind the run to")
-    add("--json", action="store_true", help="print one JSON object at the end")
-    add("--json-events", action="store_true", help="print every event as a line of JSON")
-    add("--no-panel", action="store_true", help="lines, also where a live panel could be shown")
-    return made
-
-
-def _parsed(made: argparse.ArgumentParser, arguments: list[str], thing: str) -> argparse.Namespace | None:
-    """The options; None where only help was wanted, and given."""
+def _parsed(command: str, arguments: list[str]) -> argparse.Namespace | None:
+    """The options of `flow run` and its like; None if only help was wanted, and printed."""
+    made = parser(f"{command} run")
     options = made.parse_intermixed_args(arguments)
     if options.name is None:
         if not options.help:
-            made.error(f"which {thing}? `{made.prog.rpartition(' ')[0]} list` shows them")
+            made.error(f"NAME is missing; `sidecar {command} list` shows what there is")
         made.print_help()
         return None
     return options
@@ -271,11 +227,11 @@ def _launch(
 
 
 def _ask_for(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """A value for each, asked for at the terminal until it is right. InputError where nobody is there to be asked."""
+    """A value for each, asked for at the terminal until it is valid. InputError without a terminal."""
     if not parameters:
         return {}
     if not os.isatty(_TERMINAL):
-        raise InputError(f"{', '.join(one.name for one in parameters)} missing, and no terminal to ask at")
+        raise InputError(f"{', '.join(one.name for one in parameters)} missing, and there is no terminal to ask")
     import anyio  # noqa: PLC0415
 
     values = anyio.run(_asked, [_question(parameter) for parameter in parameters])
@@ -313,7 +269,7 @@ def _question(parameter: Parameter) -> dict[str, Any]:
 
 def resume(arguments: list[str], project_option: str | None) -> int:
     """Here, or detached, from its last boundary."""
-    options = _resume_parser().parse_args(arguments)
+    options = parser("resume").parse_args(arguments)
     import anyio  # noqa: PLC0415 - everything that executes a run
 
     from sidecar.config import open_project  # noqa: PLC0415
@@ -344,7 +300,7 @@ def resume(arguments: list[str], project_option: str | None) -> int:
 
 def answer(arguments: list[str], project_option: str | None) -> int:
     """A wrong answer is refused before anything happens."""
-    options = _answer_parser().parse_args(arguments)
+    options = parser("answer").parse_args(arguments)
     import anyio  # noqa: PLC0415
 
     from sidecar.config import open_project  # noqa: PLC0415
@@ -362,13 +318,7 @@ def answer(arguments: list[str], project_option: str | None) -> int:
 
 def redirect(arguments: list[str], project_option: str | None) -> int:
     """Leave the text for the run's owner."""
-    parser = argparse.ArgumentParser(
-        prog="sidecar redirect",
-        description="Tell the agents of a live run something: the step that they are at is done again, with the text.",
-    )
-    parser.add_argument("run", metavar="RUN", help=_RUN)
-    parser.add_argument("text", metavar="TEXT", help="what to say")
-    options = parser.parse_args(arguments)
+    options = parser("redirect").parse_args(arguments)
     from sidecar.config import open_project  # noqa: PLC0415
     from sidecar.service import runs, status  # noqa: PLC0415
 
@@ -381,10 +331,10 @@ def redirect(arguments: list[str], project_option: str | None) -> int:
 
 def own(arguments: list[str], project_option: str | None) -> int:
     """`sidecar own`: the process of its own that `--detach` starts for one run; people never call it."""
-    parser = argparse.ArgumentParser(prog="sidecar own", description="Execute one run, detached.")
-    parser.add_argument("asked", metavar="JSON", type=json.loads, help="what a daemon would be asked")
-    parser.add_argument("--tell", type=int, metavar="FD", required=True, help="where the starter listens")
-    options = parser.parse_args(arguments)
+    made = argparse.ArgumentParser(prog="sidecar own", description="Execute one run, detached.")
+    made.add_argument("asked", metavar="JSON", type=json.loads, help="what a daemon would be asked")
+    made.add_argument("--tell", type=int, metavar="FD", required=True, help="where the starter listens")
+    options = made.parse_args(arguments)
     from sidecar.cli import foreground  # noqa: PLC0415
     from sidecar.config import open_project  # noqa: PLC0415
     from sidecar.service.owners import Starter, options_in  # noqa: PLC0415
@@ -441,51 +391,11 @@ def _give_away(project: Project, run_id: str, mode: OutputMode, start: StartOpti
     elif mode.quiet:
         print(run_id)
     else:
-        print(f"run {run_id} goes on without this terminal\n")
+        print(f"run {run_id} continues without this terminal\n")
         print(f"  sidecar logs {run_id} -f")
         print(f"  sidecar status {run_id}")
         print(f"  sidecar stop --run {run_id}")
     return OK if is_executed else CODES[found["status"]]
-
-
-def _resume_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sidecar resume",
-        description="Go on with a run that was stopped, paused, aborted or interrupted, or failed. What was completed "
-        "is not done again.",
-        epilog="Exit code: as of `sidecar flow run`.",
-    )
-    default = "the newest that can be resumed and that no agent drives"
-    parser.add_argument("run", metavar="RUN", nargs="?", help=f"{_RUN} (default: {default})")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print the result only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    parser.add_argument("--json-events", action="store_true", help="print every event as a line of JSON")
-    parser.add_argument("--no-panel", action="store_true", help="lines, also where a live panel could be shown")
-    parser.add_argument("--detach", action="store_true", help="let it run without this terminal")
-    parser.add_argument("--approve", action="store_true", help="approve the stage or plan that the run waits with")
-    parser.add_argument(
-        "--feedback", metavar="TEXT", help="for the prompt of the next agent; without --approve it sends a stage back"
-    )
-    parser.add_argument(
-        "--take-over", action="store_true", help="also where an outside agent has a step in hand: it is done again here"
-    )
-    parser.add_argument("--with-changes", action="store_true", help="go on with the workflow as its file is now")
-    return parser
-
-
-def _answer_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sidecar answer",
-        description="Answer the question that a paused run waits for, and go on with it.",
-        epilog="Exit code: as of `sidecar flow run`; 2 for an answer that is not taken.",
-    )
-    parser.add_argument("run", metavar="RUN", help=_RUN)
-    parser.add_argument("value", metavar="VALUE", help="the answer, read as the question's type")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print the result only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    parser.add_argument("--no-panel", action="store_true", help="lines, also where a live panel could be shown")
-    parser.add_argument("--detach", action="store_true", help="let it go on without this terminal")
-    return parser
 
 
 def _remark(text: str) -> None:

@@ -1,8 +1,7 @@
-"""Shows runs: `status` all of them or one, `logs` what happened in one, whoever executes it."""
+"""`sidecar status` and `sidecar logs`: the runs, one run in detail, and what happened in one."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -11,9 +10,11 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar import layout
+from sidecar.cli.options import parser
 from sidecar.text import age, printable, table
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
 OK = 0
@@ -28,7 +29,7 @@ _HEADINGS = ("RUN", "STATUS", "WORKFLOW", "STEP", "ITERATION", "AGE", "REASON")
 
 def main(arguments: list[str], project: str | None) -> int:
     """Look once, or again every second."""
-    options = _parser().parse_args(arguments)
+    options = parser("status").parse_args(arguments)
     root = layout.find_root(project, os.environ)
     look = _one(root, options.run) if options.run else _all(root, _limit(options))
     try:
@@ -44,31 +45,11 @@ def main(arguments: list[str], project: str | None) -> int:
         return OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sidecar status", description="The runs of the project, newest first, or everything about one of them."
-    )
-    parser.add_argument("run", metavar="RUN", nargs="?", help="its id, a part of it, `last`, or its workspace")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--watch", action="store_true", help="look again every second: at one run until it ends")
-    how_many = parser.add_mutually_exclusive_group()
-    how_many.add_argument("--all", action="store_true", help="every run")
-    default = f"the newest N runs ({_MOST_ROWS}; with --json {_MOST_RUNS})"
-    how_many.add_argument("--limit", metavar="N", type=_count, help=default)
-    return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"has to be a whole number of at least 1, not {text!r}")
-    return min(int(text), _EVERY_RUN)
-
-
 def _limit(options: argparse.Namespace) -> int | None:
     """How many runs to show; None: all of them."""
     if options.all:
         return None
-    return options.limit or (_MOST_RUNS if options.json else _MOST_ROWS)
+    return min(options.limit or (_MOST_RUNS if options.json else _MOST_ROWS), _EVERY_RUN)
 
 
 def _show(found: dict[str, Any], options: argparse.Namespace) -> None:
@@ -182,7 +163,7 @@ def _fitted(lines: list[str]) -> list[str]:
 
 def logs(arguments: list[str], project: str | None) -> int:
     """Print it; with `-f` until the run ends."""
-    options = _logs_parser().parse_args(arguments)
+    options = parser("logs").parse_args(arguments)
     from sidecar.service import status  # noqa: PLC0415 - SQLite
 
     root = layout.find_root(project, os.environ)
@@ -203,17 +184,6 @@ def logs(arguments: list[str], project: str | None) -> int:
             if not goes_on:
                 return OK
             time.sleep(_LOOK_S)
-
-
-def _logs_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sidecar logs", description="What happened in a run, one line an event.")
-    default = "the only live run, else the newest"
-    named = "its id, a part of it, `last`, or its workspace"
-    parser.add_argument("run", metavar="RUN", nargs="?", help=f"{named} (default: {default})")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
-    parser.add_argument("--agent", metavar="N", type=int, help="what its N-th process printed")
-    parser.add_argument("--json", action="store_true", help="events, or the lines of a process, as lines of JSON")
-    return parser
 
 
 class _Shown(Protocol):
