@@ -143,4 +143,4 @@ def test_processes_are_counted_from_one(flows: Project, number: str) -> None:
     for more in ([], ["--json"]):
         code, out, err = flows.run("logs", run_id, f"--agent={number}", *more)
         assert (code, out) == (2, "")
-        assert f"has no process {number}; there is: 1" in err
+        assert f"at least 1, not '{number}'" in err

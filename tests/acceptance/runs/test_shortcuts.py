@@ -66,7 +66,7 @@ def test_a_prompt_is_shown_with_its_values_and_without_any_as_it_is_written(flow
     assert flows.run("prompt", "show", "review", "main") == (0, "Review main.\n", "")
     code, out, err = flows.run("prompt", "show", "review")
     assert (code, out) == (0, "Review {{ branch }}.\n")
-    assert err == "sidecar: shown as it is written: branch not given\n"
+    assert err == "sidecar: shown without values, because these are missing: branch\n"
 
 
 def test_prompts_are_listed_like_workflows(flows: Project) -> None:

@@ -153,4 +153,4 @@ def test_without_a_terminal_interactive_says_what_is_missing(flows: Project) -> 
     flows.workflow("asking", {"type": "user_message", "message": "hi"}, inputs={"what": {"required": True}})
     code, _, err = flows.run("flow", "asking", "-i")
     assert code == 2
-    assert "what missing, and no terminal to ask at" in err
+    assert "what missing, and there is no terminal to ask" in err
