@@ -109,3 +109,11 @@ def test_an_include_means_an_import_first_and_then_a_workflow_by_name(catalog: C
     assert workflows.included(root, main, "iterate").source == "builtin"
     with pytest.raises(NotFound):
         workflows.included(root, main, "parts")
+
+
+def test_yaml_wins_over_yml_and_both_are_found(catalog: Catalog) -> None:
+    directory = catalog.root / ".swissarmyhammer" / "workflows"
+    second = catalog.write(directory, "a.yml")
+    assert catalog.find("a").loaded_from == str(second)
+    first = catalog.write(directory, "a.yaml")
+    assert catalog.find("a").loaded_from == str(first)
