@@ -168,7 +168,7 @@ def write(directory: str, kind: Kind, reason: str, trailers: Trailers, *, inside
     """
     path = path_of(directory, kind)
     try:
-        replace(directory, FILE_NAMES[kind], compose(reason, trailers), inside=inside)
+        replace(directory, FILE_NAMES[kind], compose(reason, trailers), inside=inside, for_all=False)
     except IsADirectoryError:
         raise SignalError(f"cannot write {path}: it is a directory, which signals {kind} already; remove it") from None
     except OSError as error:
@@ -226,10 +226,11 @@ def recover(directory: str) -> None:
                 pass
 
 
-def replace(directory: str, name: str, data: bytes, *, inside: str | None = None) -> None:
+def replace(directory: str, name: str, data: bytes, *, inside: str | None = None, for_all: bool = True) -> None:
     """Give a file this content atomically: temporary file beside it, synced, renamed, directory synced.
 
-    Everyone may read it, whatever the umask: signals, receipts and what says that a run is open go from user to user.
+    `for_all`: every user may read it, whatever the umask, as receipts and what says that a run is open have to be read.
+    A signal has the permissions that its writer's umask leaves.
     """
     handle = _open_directory(directory)
     try:
@@ -240,7 +241,8 @@ def replace(directory: str, name: str, data: bytes, *, inside: str | None = None
         file = os.open(temporary, flags, READABLE, dir_fd=handle)
         try:
             try:
-                os.fchmod(file, READABLE)
+                if for_all:
+                    os.fchmod(file, READABLE)
                 _write_all(file, data)
                 os.fsync(file)
             finally:
