@@ -20,10 +20,10 @@ QUICK: dict[str, list[str]] = {
         "test_a_good_call_of_every_tool_gives_what_its_schema_says_and_the_same_as_text",
     ],
     "acceptance/runs/test_resume.py": [
-        "test_an_abort_ends_a_deaf_agent_with_all_that_it_started",
         "test_a_run_whose_owner_was_killed_is_interrupted_and_completes_when_resumed",
     ],
     "acceptance/snapshots/test_commands.py": [],
+    "acceptance/test_agent.py": ["test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it"],
     "acceptance/test_start_path.py": [],
     "acceptance/test_stop_abort.py": [],
     "integration/agents/test_process.py": [],
