@@ -143,8 +143,8 @@ class _Process:
 
 @asynccontextmanager
 async def _serve(use_cases: Driving, runs: LocalRuns, http: tuple[str, int] | None) -> AsyncIterator[None]:
-    """The daemon's doors, and whoever is told of its runs."""
-    from sidecar.mcp_server import doors  # noqa: PLC0415
+    """The daemon's endpoints, and what is subscribed to its runs."""
+    from sidecar.mcp_server import endpoints  # noqa: PLC0415
     from sidecar.notify.observing import observing  # noqa: PLC0415
     from sidecar.notify.telling import telling  # noqa: PLC0415
     from sidecar.service import logging_setup  # noqa: PLC0415
@@ -152,7 +152,7 @@ async def _serve(use_cases: Driving, runs: LocalRuns, http: tuple[str, int] | No
     async with (
         telling(runs.owner) as told,
         observing(runs, counts=True) as pages,
-        doors.of_daemon(use_cases, runs, http=http, pages=pages, told=_say),
+        endpoints.daemon_endpoints(use_cases, runs, http=http, pages=pages),
     ):
         runs.listeners |= {told, logging_setup.following(runs.owner.root)}
         yield

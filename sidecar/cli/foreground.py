@@ -20,7 +20,7 @@ from sidecar.display.person import TerminalSession
 from sidecar.display.progress import Progress
 from sidecar.display.terminal import can_show_panel
 from sidecar.errors import SidecarError, UnwrappedErrors
-from sidecar.mcp_server import doors
+from sidecar.mcp_server import endpoints
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.notify.observing import observing
@@ -154,7 +154,7 @@ class _Foreground:
         found: dict[str, Any] | None = None
         async with open_owner(self._project, self._remark) as owner, telling(owner) as on_event:
             await self._show_panel(owner)
-            runs = doors.owning(self._project, owner)
+            runs = endpoints.local_runs(self._project, owner)
             runs.listeners.add(on_event)
             execution = self._execution = runs.execution(
                 self._run_id,

@@ -50,9 +50,9 @@ def main(arguments: list[str], project: str | None, environment: Mapping[str, st
         connected = reach(_socket(root, environment))
         if connected is not None:
             return pump(connected)
-        from sidecar.cli import serve_here  # noqa: PLC0415 - all that the pump must not pay for
+        from sidecar.mcp_server import endpoints  # noqa: PLC0415 - all that the pump must not pay for
 
-        return serve_here.main(root, environment)
+        return endpoints.serve_standard_streams(root, environment)
     except REPORTED as error:
         return _failed(error)
 

@@ -33,7 +33,7 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from sidecar.catalog import workflows
 from sidecar.errors import REPORTED, SidecarError
-from sidecar.mcp_server import listing
+from sidecar.mcp_server import offers
 from sidecar.mcp_server.connections import connection_of
 from sidecar.mcp_server.progress import HEARTBEAT_S, ExpectedSteps, ProgressNote, RunProgress, Sender, sending
 from sidecar.model import ulid
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolRequestParams
 
     from sidecar.mcp_server.connections import Connection, Context
-    from sidecar.mcp_server.listing import Kind
+    from sidecar.mcp_server.offers import Kind
     from sidecar.service.driving import Driving
 
 Json = dict[str, Any]
@@ -229,7 +229,7 @@ class RunCalls:
             self._tasks.start_soon(call.abort, self._site.service.abort, why)
 
     async def _start(self, kind: Kind, given: dict[str, Any], context: Context) -> Call:
-        name = listing.meant(given[f"{kind}_name"])
+        name = offers.definition_name(given[f"{kind}_name"])
         parameters = given.get("parameters", {})
         plan = await in_thread(self._expected, kind, given[f"{kind}_name"], parameters)
         detached = given.get("detach", False)
@@ -309,9 +309,9 @@ class RunCalls:
 
     def _expected(self, kind: Kind, given: str, parameters: Json) -> ExpectedSteps:
         """What a run will go through, where that is known beforehand; an error where nothing has that name."""
-        name = listing.meant(given)
-        if given not in listing.names(self._site.root, kind):
-            listing.check_name(self._site.root, kind, name)
+        name = offers.definition_name(given)
+        if given not in offers.tool_names(self._site.root, kind):
+            offers.check_definition(self._site.root, kind, name)
         states: dict[str, str] = {}
         if kind == "flow":
             try:

@@ -16,8 +16,8 @@ from mcp.types import CallToolResult, InputRequiredResult, ListToolsResult, Text
 from mcp.types import Tool as Listed
 
 from sidecar.errors import REPORTED, InputError, NotFound, SidecarError
-from sidecar.mcp_server import listing
-from sidecar.mcp_server.listing import Kind
+from sidecar.mcp_server import offers
+from sidecar.mcp_server.offers import Kind
 from sidecar.model.events import Status
 from sidecar.model.parameters import is_of_type, unknown
 from sidecar.service.owners import in_thread
@@ -465,9 +465,9 @@ def input_schema(site: Site, name: str) -> Schema | None:
     if tool is None or tool.runs is None:
         return tool.input if tool else None
     try:
-        names = [listing.LIST, *listing.names(site.root, tool.runs)]
+        names = [offers.LIST, *offers.tool_names(site.root, tool.runs)]
     except SidecarError:  # a directory that cannot be listed must not hide the tools; a call says what is wrong
-        names = [listing.LIST]
+        names = [offers.LIST]
     if sum(len(name) + 3 for name in names) * len(RUNS) > _MOST_NAME_CHARACTERS:
         return tool.input
     schema = copy.deepcopy(tool.input)
@@ -500,7 +500,7 @@ async def call(
             raise InputError(f"{tool.name}: {'; '.join(wrong)}")
         if tool.runs is not None:
             name = given[f"{tool.runs}_name"]
-            if name == listing.LIST:
+            if name == offers.LIST:
                 return await in_thread(_list, site, tool.runs, given)
             outcome = await runs.call(tool.runs, given, context, params)
             return outcome if isinstance(outcome, InputRequiredResult) else _ended(name, outcome)
@@ -523,8 +523,8 @@ def _listed_name(name: str) -> str:
 
 
 def _list(site: Site, kind: Kind, given: dict[str, Any]) -> CallToolResult:
-    found = listing.listed(site.root, kind, verbose=given.get("verbose", False))
-    return _result(found, listing.rendered(found, kind, given.get("format", "json")))
+    found = offers.list_definitions(site.root, kind, verbose=given.get("verbose", False))
+    return _result(found, offers.format_definitions(found, kind, given.get("format", "json")))
 
 
 def _ended(name: str, outcome: Json) -> CallToolResult:

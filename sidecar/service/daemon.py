@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sidecar.config import Project
     from sidecar.store.journal import StoredRun
 
-    # Serves the use cases to the project's clients, and makes the doors of its runs.
+    # Serves the use cases to the project's clients, and makes the endpoints of its runs.
     Serve = Callable[[Driving, LocalRuns], AbstractAsyncContextManager[object]]
 
 logger = logging.getLogger(__name__)

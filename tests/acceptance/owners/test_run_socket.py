@@ -192,7 +192,7 @@ def test_the_socket_is_bound_for_its_user_alone_and_costs_no_import_until_somebo
     )
     assert (project.root / "mode").read_text() == "600\n"
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "sidecar.mcp_server.transport_unix" in imported
+    assert "sidecar.mcp_server.endpoints" in imported
     assert not {"mcp", "mcp.types", "starlette", "uvicorn", "sidecar.mcp_server.server"} & imported
 
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from mcp import Client
 
-from sidecar.mcp_server import transport_unix
+from sidecar.mcp_server import streams
 from sidecar.mcp_server.calls import Site
 from sidecar.mcp_server.server import McpServer, serving
 from tests.kit.mcp_client import over_socket
@@ -83,10 +83,10 @@ async def served(root: Path) -> AsyncIterator[Served]:
     path = root / "mcp.sock"
     async with (
         module.standing_in(root) as service,
-        serving(Site(service, str(root)), heartbeat_s=0.3, look_every_s=0.1) as server,
+        serving(Site(service, str(root)), heartbeat_s=0.3, catalog_poll_s=0.1) as server,
         anyio.create_task_group() as tasks,
     ):
-        await tasks.start(transport_unix.listen, str(path), server.serve)
+        await tasks.start(streams.listen, str(path), server.serve)
         yield Served(service, server, path, root)
         tasks.cancel_scope.cancel()
 

@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import ByteReceiveStream, SocketAttribute, SocketStream
 from mcp.types import ElicitRequestFormParams, ElicitResult, TextContent
 
-from sidecar.mcp_server import transport_unix
+from sidecar.mcp_server import streams
 from sidecar.mcp_server.calls import Site
 from sidecar.mcp_server.server import McpServer, serving
 from tests.kit import DEADLINE_S, eventually
@@ -299,7 +299,7 @@ async def serving_at(served: Served, run_id: str | None) -> AsyncIterator[tuple[
         serving(Site(served.service, str(served.root), run_id)) as server,  # type: ignore[arg-type]
         anyio.create_task_group() as tasks,
     ):
-        await tasks.start(transport_unix.listen, path, server.serve)
+        await tasks.start(streams.listen, path, server.serve)
         yield server, path
         tasks.cancel_scope.cancel()
 
@@ -328,17 +328,17 @@ async def test_an_agent_gets_its_answer_before_it_is_ended_and_nobody_else_delay
     tool, arguments = call
     async with serving_at(served, run_id) as (server, path), await anyio.connect_unix(path) as stream:
         raw = await Raw(stream, "legacy").hello()
-        assert await server.replies_out(0.01)
+        assert await server.wait_urgent_replies(0.01)
         for request_id in range(2, 60):  # not read: the reply of the next call cannot be written yet
             await raw.send("tools/list", {}, request_id)
         await _filled(stream)
         await raw.send("tools/call", {"name": tool, "arguments": arguments}, 1000)
         await eventually(lambda: bool(served.service.called(tool.removeprefix("workflow_"))))
-        assert await server.replies_out(0.05) is not comes_first
+        assert await server.wait_urgent_replies(0.05) is not comes_first
         await raw.answer(1000)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read_on, stream)  # answers go out in batches: what comes behind is read, too
-            assert await server.replies_out(DEADLINE_S)
+            assert await server.wait_urgent_replies(DEADLINE_S)
             await stream.send_eof()
 
 

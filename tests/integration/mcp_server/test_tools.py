@@ -11,7 +11,7 @@ import anyio
 import pytest
 from mcp.types import TextContent
 
-from sidecar.mcp_server import transport_unix
+from sidecar.mcp_server import streams
 from sidecar.mcp_server.calls import Site
 from sidecar.mcp_server.server import serving
 
@@ -145,7 +145,7 @@ async def test_the_list_of_tools_stays_below_32_kib_whatever_the_project_has(ser
 async def test_what_an_agent_of_a_run_asks_for_is_meant_for_that_run(root: Any, served: Served) -> None:
     async with serving(Site(served.service, str(root), RUN)) as server, anyio.create_task_group() as tasks:  # type: ignore[arg-type]
         path = root / "run.sock"
-        await tasks.start(transport_unix.listen, str(path), server.serve)
+        await tasks.start(streams.listen, str(path), server.serve)
         served.path = path
         async with served.client("legacy") as client:
             await client.call_tool("abort", {"reason": "harm"})

@@ -24,7 +24,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from sidecar import sockets
 from sidecar.errors import SidecarError
-from sidecar.mcp_server import transport_http, transport_unix
+from sidecar.mcp_server import http as streamable_http
+from sidecar.mcp_server import streams
 from sidecar.sockets import Listener
 from tests.kit import DEADLINE_S, eventually
 
@@ -164,7 +165,7 @@ async def test_a_path_longer_than_a_socket_address_is_bound_and_reached(served: 
     path = directory / "mcp.sock"
     assert len(str(path)) > 107
     async with anyio.create_task_group() as tasks:
-        await tasks.start(transport_unix.listen, str(path), served.server.serve)
+        await tasks.start(streams.listen, str(path), served.server.serve)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         parameters = StdioServerParameters(
             command=sys.executable, args=["-c", PUMP, str(path)], env=_environment(), cwd=os.getcwd()
@@ -304,7 +305,7 @@ async def over_http(served: Served, token: str | None = None, host: str = "127.0
     async with anyio.create_task_group() as tasks:
 
         async def listen(*, task_status: Any) -> None:
-            await transport_http.listen(served.server, host, 0, token, task_status=task_status)
+            await streamable_http.listen(served.server, host, 0, token, task_status=task_status)
 
         port = await tasks.start(listen)
         yield f"http://127.0.0.1:{port}/mcp"
@@ -467,7 +468,7 @@ async def test_http_keeps_nothing_of_stateless_requests_whatever_session_they_na
 async def test_http_ends_a_request_that_takes_too_long_though_a_byte_comes_now_and_then(
     served: Served, monkeypatch: pytest.MonkeyPatch, limit: str, begun: bytes
 ) -> None:
-    monkeypatch.setattr(transport_http, limit, 0.3)
+    monkeypatch.setattr(streamable_http, limit, 0.3)
     async with over_http(served) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])
         async with await anyio.connect_tcp("127.0.0.1", port) as slow:
@@ -496,7 +497,7 @@ async def test_http_refuses_a_body_that_is_too_large(served: Served) -> None:
 @pytest.mark.anyio
 async def test_http_beyond_this_machine_needs_a_token_and_then_checks_names_too(served: Served) -> None:
     with anyio.fail_after(DEADLINE_S), pytest.raises(SidecarError, match="needs a token"):
-        await transport_http.listen(served.server, "0.0.0.0", 0)
+        await streamable_http.listen(served.server, "0.0.0.0", 0)
     async with over_http(served, token="t", host="0.0.0.0") as url, httpx2.AsyncClient() as http:
         bearer = {"Authorization": "Bearer t", "Accept": "application/json, text/event-stream"}
         foreign = await http.post(url, json=INITIALIZE, headers={**bearer, "Host": "evil.example"})
@@ -510,4 +511,4 @@ async def test_an_http_port_that_is_taken_is_an_error_in_words(served: Served) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SidecarError, match=f"cannot listen on 127.0.0.1:{port}"):
-            await transport_http.listen(served.server, "127.0.0.1", port)
+            await streamable_http.listen(served.server, "127.0.0.1", port)

@@ -40,12 +40,12 @@ def test_names_are_ones_that_every_client_takes() -> None:
 
 def test_a_directory_that_cannot_be_listed_hides_no_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sidecar.errors import SidecarError
-    from sidecar.mcp_server import listing
+    from sidecar.mcp_server import offers
 
     def fail(*_: object) -> list[str]:
         raise SidecarError("cannot list it")
 
-    monkeypatch.setattr(listing, "names", fail)
+    monkeypatch.setattr(offers, "tool_names", fail)
     listed = {tool.name: tool for tool in tools.listed(Site(None, str(tmp_path))).tools}  # type: ignore[arg-type]
     assert listed["flow"].input_schema["properties"]["flow_name"]["enum"] == ["list"]
 

@@ -265,7 +265,7 @@ async def standing_in(root: Path) -> AsyncIterator[StandIn]:
 async def main(root: Path) -> None:
     from sidecar.mcp_server.calls import Site
     from sidecar.mcp_server.server import serving
-    from sidecar.mcp_server.transport_stdio import standard_streams
+    from sidecar.mcp_server.streams import standard_streams
 
     async with standard_streams() as (source, sink), standing_in(root) as service:
         print("this must not reach the client")  # noqa: T201

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
-from sidecar.mcp_server import wire
-from sidecar.mcp_server.wire import Wire
+from sidecar.mcp_server import streams
+from sidecar.mcp_server.streams import MessageStream
 
 DEADLINE_S = 20
 
@@ -49,10 +49,10 @@ class Kept(ByteSendStream):
 
 async def read(pieces: list[bytes]) -> list[str]:
     found = []
-    both = Wire(Pieces(pieces), Kept())
+    both = MessageStream(Pieces(pieces), Kept())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(both.write)
-        async for item in both.incoming:
+        async for item in both:
             assert isinstance(item, SessionMessage)
             assert isinstance(item.message, JSONRPCNotification)
             found.append(item.message.method)
@@ -71,14 +71,14 @@ def test_messages_are_read_however_the_bytes_are_cut(methods: list[str], data: s
 
 @pytest.mark.anyio
 async def test_what_is_no_message_is_answered_and_the_next_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LONGEST_LINE", 2**20)
+    monkeypatch.setattr(streams, "LONGEST_LINE", 2**20)
     good = b'{"jsonrpc":"2.0","method":"m"}\n'
     kept = Kept()
-    both = Wire(Pieces([b"nonsense\n", b"y" * 2**19, b"y" * 2**19, b"y" * 10, b"y\n", good]), kept)
+    both = MessageStream(Pieces([b"nonsense\n", b"y" * 2**19, b"y" * 2**19, b"y" * 10, b"y\n", good]), kept)
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(both.write)
-            item = await both.incoming.receive()
+            item = await both.receive()
             assert isinstance(item, SessionMessage)
             await both.finish()
     codes = [json.loads(line)["error"]["code"] for line in kept.data.splitlines()]
@@ -90,7 +90,7 @@ async def test_a_sender_that_is_cancelled_leaves_no_half_line_and_what_is_writte
     kept = Kept()
     kept.wanted = anyio.Event()
     told: list[JSONRPCMessage] = []
-    both = Wire(Pieces([]), kept, told.append)
+    both = MessageStream(Pieces([]), kept, told.append)
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(both.write)
