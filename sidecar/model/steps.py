@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias, Union, get_args
 
-from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, ValidationInfo, model_validator
 
 from sidecar.model.events import STEP_TYPES
 from sidecar.model.language import (
@@ -80,17 +80,22 @@ class FullUpdate(Update):
 OutputFormat = Literal["lines", "json", "text", "key_value"]
 
 
-def exactly_one(value: object, info: ValidationInfo, other: str) -> None:
-    """ValueError unless one of two keys is given. Called for the second, with the first already checked."""
-    if other not in info.data:  # wrong itself, and reported
-        return
-    if value is None and info.data[other] is None:
-        raise ValueError(f"is missing, and so is `{other}`: one of them is needed")
-    if value is not None and info.data[other] is not None:
-        raise ValueError(f"stands beside `{other}`: only one of them can hold")
+def _instead_of(other: str) -> AfterValidator:
+    """Of this key and one above it, exactly one is given. The field has `validate_default`."""
+
+    def check(value: object, info: ValidationInfo) -> object:
+        if other in info.data:  # else it is wrong itself, and reported
+            key = other.removesuffix("_s")  # a duration
+            if value is None and info.data[other] is None:
+                raise ValueError(f"is missing, and so is `{key}`: one of them is needed")
+            if value is not None and info.data[other] is not None:
+                raise ValueError(f"stands beside `{key}`: only one of them can hold")
+        return value
+
+    return AfterValidator(check)
 
 
-def one_of(*keys: str) -> dict[str, JsonValue]:
+def _one_of(*keys: str) -> dict[str, JsonValue]:
     """The same rule for JSON Schema."""
     return {"oneOf": [{"required": [key]} for key in keys]}
 
@@ -195,7 +200,7 @@ class AgentShellCommand(RunsSomewhere):
 class AgentStep(RunsSomewhere):
     """Gives a prompt to an agent. The result is the agent's answer."""
 
-    model_config = ConfigDict(title="Agent", json_schema_extra=one_of("prompt", "prompt_name"))
+    model_config = ConfigDict(title="Agent", json_schema_extra=_one_of("prompt", "prompt_name"))
 
     type: Literal["agent"]
     agent: Annotated[Text | None, Role.TEMPLATE] = Field(
@@ -204,19 +209,13 @@ class AgentStep(RunsSomewhere):
     prompt: Annotated[Text | None, Role.PROMPT] = Field(
         default=None, description="What the agent is to do. Either this or `prompt_name` is required."
     )
-    prompt_name: Name | None = Field(
+    prompt_name: Annotated[Name | None, _instead_of("prompt")] = Field(
         default=None, validate_default=True, description="The name of a prompt file, instead of `prompt`."
     )
     parameters: Annotated[dict[str, JsonValue], Role.VALUE] = Field(
         default={},
         description="Values for the parameters of the prompt file; with `prompt`, for further parameters of the agent.",
     )
-
-    @field_validator("prompt_name")
-    @classmethod
-    def _prompt_or_name(cls, value: str | None, info: ValidationInfo) -> str | None:
-        exactly_one(value, info, "prompt")
-        return value
 
 
 class McpTool(StrictModel):
@@ -256,15 +255,9 @@ class StateUpdate(Fallible):
     )
     operation: Operation = Field(default="set", description=OPERATION_TEXT)
     value: Annotated[JsonValue, Role.VALUE] = Field(default=None, description=VALUE_TEXT)
-    updates: Annotated[tuple[FullUpdate, ...] | None, Field(min_length=1)] = Field(
+    updates: Annotated[tuple[FullUpdate, ...] | None, Field(min_length=1), _instead_of("path")] = Field(
         default=None, validate_default=True, description="Several writes, all or none of them, instead of `path`."
     )
-
-    @field_validator("updates")
-    @classmethod
-    def _path_or_updates(cls, value: tuple[FullUpdate, ...] | None, info: ValidationInfo) -> object:
-        exactly_one(value, info, "path")
-        return value
 
     @model_validator(mode="after")
     def _says_what(self) -> StateUpdate:
@@ -356,7 +349,7 @@ class Wait(Fallible):
     duration_s: Annotated[Duration | None, Role.TEMPLATE] = Field(
         default=None, alias="duration", description="How long to wait. Either this or `until` is required."
     )
-    until: Annotated[Condition | None, Role.CONDITION] = Field(
+    until: Annotated[Condition | None, Role.CONDITION, _instead_of("duration_s")] = Field(
         default=None, validate_default=True, description="Wait until this is true, instead of `duration`."
     )
     interval_s: Annotated[PositiveDuration, Role.TEMPLATE] = Field(
@@ -368,15 +361,6 @@ class Wait(Fallible):
     timeout_s: Annotated[PositiveDuration | None, Role.TEMPLATE] = Field(
         default=None, alias="timeout", description="The step fails if `until` is not true within this time."
     )
-
-    @field_validator("until")
-    @classmethod
-    def _duration_or_until(cls, value: str | bool | None, info: ValidationInfo) -> str | bool | None:
-        if value is None and info.data.get("duration_s", 0) is None:
-            raise ValueError("is missing, and so is `duration`: one of them is needed")
-        if value is not None and info.data.get("duration_s") is not None:
-            raise ValueError("stands beside `duration`: only one of them can hold")
-        return value
 
     @model_validator(mode="after")
     def _looks_have_a_condition(self) -> Wait:
@@ -413,16 +397,14 @@ class Conditional(StepBase):
 class Loop(StepBase):
     """What both loops have: their steps, called `body` or `steps`."""
 
+    model_config = ConfigDict(json_schema_extra=_one_of("body", "steps"))
+
     body: Steps | None = Field(
         default=None, description="The steps of an iteration. Either this or `steps` is required."
     )
-    steps: Steps | None = Field(default=None, validate_default=True, description="Another name for `body`.")
-
-    @field_validator("steps")
-    @classmethod
-    def _body_or_steps(cls, value: tuple[Step, ...] | None, info: ValidationInfo) -> tuple[Step, ...] | None:
-        exactly_one(value, info, "body")
-        return value
+    steps: Annotated[Steps | None, _instead_of("body")] = Field(
+        default=None, validate_default=True, description="Another name for `body`."
+    )
 
     @property
     def inner(self) -> tuple[Step, ...]:
@@ -432,8 +414,6 @@ class Loop(StepBase):
 
 class While(Loop):
     """Repeats steps while a condition is true. In the steps, `loop.index` counts the iterations from 0."""
-
-    model_config = ConfigDict(json_schema_extra=one_of("body", "steps"))
 
     type: Literal["while"]
     condition: Annotated[Condition, Role.CONDITION] = Field(description="Evaluated before each iteration.")
@@ -446,8 +426,6 @@ class While(Loop):
 
 class ForEach(Loop):
     """Repeats steps for each item of a list, one after the other; `item` and `index` are in scope."""
-
-    model_config = ConfigDict(json_schema_extra=one_of("body", "steps"))
 
     type: Literal["foreach"]
     items: Annotated[Items, Role.ITEMS] = Field(description="The list.")
