@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from sidecar.catalog import naming, yaml_format
 from sidecar.catalog.yaml_format import Document, not_json
 from sidecar.errors import DefinitionError, Problem
+from sidecar.model.language import StrictModel
 from sidecar.model.parameters import Parameter, unknown
 
 if TYPE_CHECKING:
@@ -24,10 +25,8 @@ _FENCE = re.compile(r"^---[ \t]*\r?$", re.MULTILINE)
 _PLAIN_NAME = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}", re.ASCII)
 
 
-class FrontMatter(BaseModel):
+class FrontMatter(StrictModel):
     """What stands between the two lines of dashes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str = ""
     description: str = ""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_validator
 
 from sidecar.errors import InputError
 from sidecar.model import duration
-from sidecar.model.language import VariableName, Word, check_no_nul
+from sidecar.model.language import Cost, StrictModel, VariableName, Word, check_no_nul
 from sidecar.model.parameters import Parameter, bind, render_template, sole_template_name, template_names, unknown
 
 AdapterName = Literal["claude", "codex", "gemini", "command"]
@@ -22,10 +22,8 @@ PROMPT = Parameter(name="prompt", description="What the agent is to do.", requir
 _Duration = Annotated[float, BeforeValidator(duration.seconds), Field(gt=0)]
 
 
-class Limits(BaseModel):
+class Limits(StrictModel):
     """Where an agent is ended for its own good. None: no such limit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     timeout_s: _Duration | None = Field(default=None, alias="timeout", description="How long a turn may take.")
     idle_timeout_s: _Duration | None = Field(
@@ -33,18 +31,14 @@ class Limits(BaseModel):
         alias="idle_timeout",
         description="How long it may show no sign of life: no output, no tool, no CPU time, no changed file.",
     )
-    max_cost_usd: Annotated[float, Strict()] | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="What a turn may cost, where the agent reports it."
-    )
+    max_cost_usd: Cost | None = Field(default=None, description="What a turn may cost, where the agent reports it.")
     max_tokens: Annotated[int, Strict()] | None = Field(
         default=None, gt=0, description="How many tokens a turn may use, where the agent reports them."
     )
 
 
-class AgentDefinition(BaseModel):
+class AgentDefinition(StrictModel):
     """One agent. The order of the fields matters: a check may look at the fields above its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     description: str = Field(default="", description="What it is for; lists show it.")
     adapter: AdapterName = Field(description="Which program it is, and so how it is started and what it reports.")

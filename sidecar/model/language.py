@@ -6,16 +6,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PlainValidator,
-    Strict,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PlainValidator, Strict, WithJsonSchema
 
 from sidecar.model import duration
 
@@ -51,7 +42,7 @@ def has_template(value: object) -> bool:
 
 
 def _duration(value: object) -> float | str:
-    return value if isinstance(value, str) and TEMPLATE_OPENS in value else duration.seconds(value)
+    return str(value) if has_template(value) else duration.seconds(value)
 
 
 def _positive_duration(value: object) -> float | str:
@@ -63,8 +54,8 @@ def _positive_duration(value: object) -> float | str:
 
 def _count(least: int) -> Any:
     def check(value: object) -> int | str:
-        if isinstance(value, str) and TEMPLATE_OPENS in value:
-            return value
+        if has_template(value):
+            return str(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"has to be a whole number, {least} or more, or {{{{ }}}} that yields one")
         return value
@@ -79,7 +70,7 @@ def _condition(value: object) -> str | bool:
 
 
 def _items(value: object) -> str | list[Any]:
-    if isinstance(value, list) or (isinstance(value, str) and TEMPLATE_OPENS in value):
+    if isinstance(value, list) or (isinstance(value, str) and has_template(value)):
         return value
     raise ValueError("has to be a list, or {{ }} that yields one")
 
@@ -106,6 +97,20 @@ def _command(value: object) -> str | tuple[str, ...]:
     raise ValueError("has to be a text for the shell, or a list of texts: a program and its arguments")
 
 
+def _sources(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value and all(isinstance(source, str) and source.strip() for source in value):
+        return tuple(value)
+    raise ValueError("has to be a path, such as raw.files, or a list of paths")
+
+
+def _import_path(value: str) -> str:
+    if value.startswith(("/", "~")) or "\0" in value or not value.endswith((".yaml", ".yml")):
+        raise ValueError(f"{value!r} is no import: a .yaml or .yml file, relative to this one")
+    return value
+
+
 def _writable(value: str) -> str:
     root = value.replace("[", ".").partition(".")[0]
     if root in ("raw", "state") and len(value) > len(root) + 1:
@@ -125,55 +130,48 @@ PATTERN_WORDS = {
     PARAMETER_PATTERN: "letters, digits and '_' only, and no digit first",
     VARIABLE_PATTERN: "the name of a variable has no '='",
 }
-_TEMPLATE_SCHEMA = {"type": "string", "pattern": r"\{\{"}
-_DURATION_PATTERN = (
-    r"^\s*([0-9]+(\.[0-9]+)?\s*([mM][sS]|[sSmMhHdD])\s*)+$"  # 30s, 1h30m
+_TEMPLATE = {"type": "string", "pattern": r"\{\{"}
+_TEXT = {"type": "string", "pattern": r"\S"}
+_DURATION = {
+    "type": "string",
+    "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*([mM][sS]|[sSmMhHdD])\s*)+$"  # 30s, 1h30m
     r"|^\s*[0-9]+(\.[0-9]+)?\s*$"  # milliseconds in quotes
-    r"|\{\{"
-)
+    r"|\{\{",
+}
 
 
-def _duration_schema(**limits: float) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": "number", **limits}, {"type": "string", "pattern": _DURATION_PATTERN}]})
-
-
-def _count_schema(least: int) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": least}, _TEMPLATE_SCHEMA]})
+def _either(*schemas: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": list(schemas)})
 
 
 # Seconds, or a template that yields a duration as people write it.
-Duration: TypeAlias = Annotated[float | str, PlainValidator(_duration), _duration_schema(minimum=0)]
+Duration: TypeAlias = Annotated[
+    float | str, PlainValidator(_duration), _either({"type": "number", "minimum": 0}, _DURATION)
+]
 PositiveDuration: TypeAlias = Annotated[
-    float | str, PlainValidator(_positive_duration), _duration_schema(exclusiveMinimum=0)
+    float | str, PlainValidator(_positive_duration), _either({"type": "number", "exclusiveMinimum": 0}, _DURATION)
 ]
-Count: TypeAlias = Annotated[int | str, PlainValidator(_count(0)), _count_schema(0)]
-PositiveCount: TypeAlias = Annotated[int | str, PlainValidator(_count(1)), _count_schema(1)]
+Count: TypeAlias = Annotated[
+    int | str, PlainValidator(_count(0)), _either({"type": "integer", "minimum": 0}, _TEMPLATE)
+]
+PositiveCount: TypeAlias = Annotated[
+    int | str, PlainValidator(_count(1)), _either({"type": "integer", "minimum": 1}, _TEMPLATE)
+]
+Cost: TypeAlias = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 Flag: TypeAlias = Annotated[bool, Strict()]
-Condition: TypeAlias = Annotated[
-    str | bool,
-    PlainValidator(_condition),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "boolean"}]}),
-]
-Items: TypeAlias = Annotated[
-    str | list[JsonValue], PlainValidator(_items), WithJsonSchema({"anyOf": [{"type": "array"}, _TEMPLATE_SCHEMA]})
-]
+Condition: TypeAlias = Annotated[str | bool, PlainValidator(_condition), _either(_TEXT, {"type": "boolean"})]
+Items: TypeAlias = Annotated[str | list[JsonValue], PlainValidator(_items), _either({"type": "array"}, _TEMPLATE)]
 Text: TypeAlias = Annotated[str, AfterValidator(_not_blank), Field(json_schema_extra={"pattern": r"\S"})]
 Command: TypeAlias = Annotated[
     str | tuple[str, ...],
     PlainValidator(_command),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": r"\S"},
-                {
-                    "type": "array",
-                    "minItems": 1,
-                    "prefixItems": [{"type": "string", "pattern": r"\S"}],
-                    "items": {"type": "string"},
-                },
-            ]
-        }
-    ),
+    _either(_TEXT, {"type": "array", "minItems": 1, "prefixItems": [_TEXT], "items": {"type": "string"}}),
+]
+Sources: TypeAlias = Annotated[
+    str | tuple[str, ...], PlainValidator(_sources), _either(_TEXT, {"type": "array", "items": _TEXT, "minItems": 1})
+]
+Import: TypeAlias = Annotated[
+    str, AfterValidator(_import_path), Field(json_schema_extra={"pattern": r"^[^/~\x00][^\x00]*\.ya?ml$"})
 ]
 Path: TypeAlias = Annotated[
     str, AfterValidator(_writable), Field(json_schema_extra={"pattern": r"^(raw|state)[.\[][\s\S]"})

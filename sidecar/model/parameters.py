@@ -8,17 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    Strict,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import ConfigDict, Field, JsonValue, Strict, ValidationInfo, field_validator
 
 from sidecar.errors import InputError
+from sidecar.model.language import ParameterName, StrictModel
 
 Type = Literal["string", "number", "integer", "boolean", "array", "object"]
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
@@ -31,10 +24,10 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-class Declaration(BaseModel):
+class Declaration(StrictModel):
     """What is asked for, without its name: workflows have the name as the key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     type: Type = Field(default="string", description="The type of the value.")
     description: str = Field(default="", description="What the value is for; shown by `--help`.")
@@ -72,7 +65,7 @@ class Declaration(BaseModel):
 class Parameter(Declaration):
     """One parameter, as a definition declares it."""
 
-    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="The name, as the prompt template uses it.")
+    name: ParameterName = Field(description="The name, as the prompt template uses it.")
 
 
 def misfit(value: object, declaration: Declaration) -> str | None:

@@ -6,30 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PlainValidator,
-    Strict,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 from pydantic.json_schema import GenerateJsonSchema
 
 from sidecar.model.language import (
+    Cost,
     Count,
     Duration,
     Flag,
     Identifier,
+    Import,
     Name,
     ParameterName,
     Path,
     PositiveDuration,
     Role,
+    Sources,
     StrictModel,
     Text,
     has_template,
@@ -43,37 +35,6 @@ Location: TypeAlias = tuple[int | str, ...]  # of an entry in a file: its keys a
 
 class Input(Declaration):
     """One input, as its workflow declares it."""
-
-
-def _sources(value: object) -> str | tuple[str, ...]:
-    if isinstance(value, str) and value.strip():
-        return value
-    if isinstance(value, list) and value and all(isinstance(source, str) and source.strip() for source in value):
-        return tuple(value)
-    raise ValueError("has to be a path, such as raw.files, or a list of paths")
-
-
-def _import_path(value: str) -> str:
-    if value.startswith(("/", "~")) or "\0" in value or not value.endswith((".yaml", ".yml")):
-        raise ValueError(f"{value!r} is no import: a .yaml or .yml file, relative to this one")
-    return value
-
-
-Sources: TypeAlias = Annotated[
-    str | tuple[str, ...],
-    PlainValidator(_sources),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": r"\S"},
-                {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1},
-            ]
-        }
-    ),
-]
-Import: TypeAlias = Annotated[
-    str, AfterValidator(_import_path), Field(json_schema_extra={"pattern": r"^[^/~\x00][^\x00]*\.ya?ml$"})
-]
 
 
 class Computed(StrictModel):
@@ -201,9 +162,7 @@ class RunLimits(StrictModel):
     max_duration_s: Annotated[PositiveDuration | None, Role.TEMPLATE] = Field(
         default=None, alias="max_duration", description="The time that the run is executed."
     )
-    max_cost_usd: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="What the run's agents may cost together."
-    )
+    max_cost_usd: Cost | None = Field(default=None, description="What the run's agents may cost together.")
     max_transitions: Annotated[Count | None, Role.TEMPLATE] = Field(
         default=None, description="The number of executed steps."
     )
