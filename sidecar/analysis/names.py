@@ -41,8 +41,6 @@ _VISIBLE_IN = {
     "input": "in the `transform` and the `validate` of a computed field",
     "output": "in the `validate` of a computed field",
 }
-_STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
-_Location = tuple[int | str, ...]
 
 
 def _no_fields() -> dict[str, frozenset[str]]:
@@ -128,17 +126,14 @@ def written_field(path: str) -> tuple[str, str | None] | None:
     return section, None if isinstance(second, int) or second.slots else second.text
 
 
-def visible(site: ExpressionSite, names: Names, prefix: int) -> Collection[str]:
-    """Every name that an expression at a site can use; `prefix`: how many parts of its location are the wrapper."""
-    location = site.location[prefix:]
-    if location[0] == "default_state":
+def visible(site: ExpressionSite, names: Names) -> Collection[str]:
+    """Every name that an expression at a site can use."""
+    if site.location[0] == "default_state":
         return _VISIBLE_IN_DEFAULTS
-    return (
-        names.state_names | ALWAYS_VISIBLE | set(_from_outside(site, location, names)) | set(_from_key(site, location))
-    )
+    return names.state_names | ALWAYS_VISIBLE | set(_from_outside(site, names)) | set(_from_key(site))
 
 
-def _from_outside(site: ExpressionSite, location: _Location, names: Names) -> Iterator[str]:
+def _from_outside(site: ExpressionSite, names: Names) -> Iterator[str]:
     """The names that the loops, the task and the error handling around a site give."""
     for step in site.steps[:-1]:
         if isinstance(step, step_types.ForEach):
@@ -147,20 +142,20 @@ def _from_outside(site: ExpressionSite, location: _Location, names: Names) -> It
             yield "loop"
     if site.task is not None:
         yield from ("item", "index")
-        if location[2] != "inputs" and site.task in names.tasks:
+        if site.location[2] != "inputs" and site.task in names.tasks:
             yield from names.tasks[site.task].inputs
-    handling = location[2:4] if site.task is not None else location[:2]
+    handling = site.location[2:4] if site.task is not None else site.location[:2]
     if site.steps and handling in (("error_handling", "on_failure"), ("error_handling", "cleanup_on_error")):
         yield "error"
 
 
-def _from_key(site: ExpressionSite, location: _Location) -> Iterator[str]:
+def _from_key(site: ExpressionSite) -> Iterator[str]:
     """The names that only the expressions under one key of a step or a field have."""
     if site.role in (Role.TRANSFORM, Role.CHECK):
         yield "input"
     if site.role is Role.CHECK:
         yield "output"
-    key = _key(location, len(site.steps))
+    key = site.location[site.depth] if site.steps else ""
     if key == "state_update" and isinstance(site.step, step_types.Fallible):
         yield "result"
         if isinstance(site.step, step_types.ApplyHints):
@@ -171,16 +166,6 @@ def _from_key(site: ExpressionSite, location: _Location) -> Iterator[str]:
         yield from ("item", "index", "task_id", "workflow_id", "description")
     elif key == "condition" and isinstance(site.step, step_types.While):
         yield "loop"
-
-
-def _key(location: _Location, depth: int) -> str:
-    """The key of the innermost step that leads to a site; empty outside of steps."""
-    for at, part in enumerate(location):
-        if part in _STEP_LISTS and at + 2 < len(location) and isinstance(location[at + 1], int):
-            depth -= 1
-            if depth == 0:
-                return str(location[at + 2])
-    return ""
 
 
 # --- constants
@@ -323,7 +308,6 @@ class Expressions:
     """Checks the expressions of one file. `lenient`: tasks for importers, which may have names that it does not."""
 
     script: Script
-    prefix: int  # how many parts of a location are the wrapper
     names: Names
     task_names: Names  # for its tasks: with those of the importers
     lenient: frozenset[str] = frozenset()
@@ -394,7 +378,7 @@ class Expressions:
             yield Mistake(at + _offset(source, error.line, error.column), error.message)
             return
         names = self.names if site.task is None else self.task_names
-        usable = visible(site, names, self.prefix)
+        usable = visible(site, names)
         unknown = [name for name in program.names if name not in usable and not names.may_declare(name)]
         if unknown or "inputs" in program.names:
             tokens = scan(source).tokens
@@ -417,7 +401,7 @@ class Expressions:
         return "warning" if names.dynamic or site.task in self.lenient else "error"
 
     def _advice(self, site: ExpressionSite, name: str, before: str, names: Names) -> str:
-        usable = visible(site, names, self.prefix)
+        usable = visible(site, names)
         if usable is _VISIBLE_IN_DEFAULTS and name in names.state_names:
             return f"{name!r} is not there yet: the defaults can use inputs, now() and uuid() only"
         if name in SECTIONS:

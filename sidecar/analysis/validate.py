@@ -87,7 +87,7 @@ def check(root: str, definition: Definition, script: Script) -> list[Finding]:
         _check_defaults(file, findings)
         references.check(file, findings)
         lenient = _unused_tasks(file) if file is definition else frozenset[str]()
-        expressions = Expressions(script, len(findings.prefix), names[path], task_names[path], lenient)
+        expressions = Expressions(script, names[path], task_names[path], lenient)
         findings.check_expressions(expressions, file.sites())
         all_findings += findings.items
     return _in_order(all_findings)
@@ -119,8 +119,8 @@ def _in_order(findings: Sequence[Finding]) -> list[Finding]:
 
 
 class _Findings:
-    """The findings of one file, as the checks add them. Locations are inside the workflow, those of sites in the file:
-    it may have a wrapper around the workflow, which is the prefix."""
+    """The findings of one file, as the checks add them. Locations are inside the workflow; the file may have a wrapper
+    around it, which is the prefix."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -141,9 +141,8 @@ class _Findings:
 
     def inside(self, site: ExpressionSite, offset: int, message: str, severity: Severity = "error") -> None:
         """A finding at an offset of a text."""
-        self._add(
-            self.document.inside(site.location, *javascript.line_and_column(site.text, offset)), message, severity
-        )
+        line, column = javascript.line_and_column(site.text, offset)
+        self._add(self.document.inside((*self.prefix, *site.location), line, column), message, severity)
 
     def check_expressions(self, expressions: Expressions, sites: Iterable[ExpressionSite]) -> None:
         """Add the mistakes in the expressions of some texts."""
@@ -463,10 +462,10 @@ def _check_invalid_parts(document: Document, parts: Sequence[InvalidPart], scrip
     """The mistakes in the expressions of the invalid parts of a file. Which names exist there is not known."""
     findings = _Findings(document)
     names = Names(invalid_words=(AllWords(),))
-    expressions = Expressions(script, len(findings.prefix), names, names)
+    expressions = Expressions(script, names, names)
     for part in parts:
         if not (part.is_reported and isinstance(part.value, str)):  # else the text itself is what is wrong
-            findings.check_expressions(expressions, _texts(part.value, (*findings.prefix, *part.location)))
+            findings.check_expressions(expressions, _texts(part.value, part.location))
     return findings.items
 
 

@@ -92,8 +92,8 @@ class Definition:
         return found | (self.workflow.sub_agent_tasks or {})
 
     def sites(self) -> Iterator[ExpressionSite]:
-        """Every text with expressions in its own file, with its location there."""
-        return sites(self.workflow, definition.prefix(self.document.value))
+        """Every text with expressions in its own file."""
+        return sites(self.workflow)
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON, so that a run goes on with the very definition that it began with."""

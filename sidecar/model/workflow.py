@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 from pydantic.json_schema import GenerateJsonSchema
@@ -272,26 +272,23 @@ def numbered(workflow: Workflow) -> Workflow:
     id `fix`. Steps of a task begin with `tasks/<name>.`, those of the error handling with `on_failure.` and
     `tasks/<name>.cleanup_on_error.`. Ids that people give contain neither `.` nor `/`, so that no two can be equal.
     """
+    return _numbered_part(workflow, "")
+
+
+_Part = TypeVar("_Part", Workflow, SubAgentTask, ErrorHandling, TaskErrors)
+
+
+def _numbered_part(part: _Part, prefix: str) -> _Part:
     changes: dict[str, Any] = {}
-    if workflow.steps is not None:
-        changes["steps"] = _numbered_steps(workflow.steps, "")
-    if workflow.sub_agent_tasks is not None:
-        changes["sub_agent_tasks"] = {
-            name: _numbered_task(name, task) for name, task in workflow.sub_agent_tasks.items()
-        }
-    if workflow.error_handling.on_failure is not None:
-        on_failure = _numbered_steps(workflow.error_handling.on_failure, "on_failure.")
-        changes["error_handling"] = workflow.error_handling.model_copy(update={"on_failure": on_failure})
-    return workflow.model_copy(update=changes)
-
-
-def _numbered_task(name: str, task: SubAgentTask) -> SubAgentTask:
-    prefix = f"tasks/{name}."
-    changes: dict[str, Any] = {"steps": _numbered_steps(task.steps, prefix)}
-    if task.error_handling.cleanup_on_error is not None:
-        cleanup = _numbered_steps(task.error_handling.cleanup_on_error, f"{prefix}cleanup_on_error.")
-        changes["error_handling"] = task.error_handling.model_copy(update={"cleanup_on_error": cleanup})
-    return task.model_copy(update=changes)
+    for key in part.model_fields_set:
+        value = getattr(part, key)
+        if key == "error_handling":
+            changes[key] = _numbered_part(value, prefix)
+        elif key == "sub_agent_tasks" and value is not None:
+            changes[key] = {name: _numbered_part(task, f"tasks/{name}.") for name, task in value.items()}
+        elif key in ("steps", "on_failure", "cleanup_on_error") and value is not None:
+            changes[key] = _numbered_steps(value, prefix if key == "steps" else f"{prefix}{key}.")
+    return part.model_copy(update=changes)
 
 
 def _numbered_steps(steps: tuple[Step, ...], prefix: str) -> tuple[Step, ...]:
@@ -317,6 +314,7 @@ class ExpressionSite:
     role: Role
     text: str
     steps: tuple[StepBase, ...] = ()  # the steps around it, outermost first; the last one has it
+    depth: int = 0  # how many parts of the location lead to that step
     task: str | None = None  # the sub-agent task that it belongs to
 
     @property
@@ -325,49 +323,27 @@ class ExpressionSite:
         return self.steps[-1] if self.steps else None
 
 
-def sites(workflow: Workflow, prefix: Location = ()) -> Iterator[ExpressionSite]:
-    """All of them, in the order of the model; `prefix` is `("workflow",)` in a file with that wrapper."""
-    yield from _sites_in_model(workflow, ExpressionSite(prefix, Role.VALUE, ""))
+def sites(workflow: Workflow) -> Iterator[ExpressionSite]:
+    """All of them, in the order of the model. Locations are without a wrapper."""
+    yield from _sites_in(workflow, ExpressionSite((), Role.VALUE, ""), None)
 
 
-def _sites_in_model(model: BaseModel, around: ExpressionSite) -> Iterator[ExpressionSite]:
-    for name, field in type(model).model_fields.items():
-        if name not in model.model_fields_set:
-            continue  # a default is ours, and in no file
-        value = getattr(model, name)
-        inside = replace(around, location=(*around.location, field.alias or name))
-        role = next((entry for entry in field.metadata if isinstance(entry, Role)), None)
-        if role is None:
-            yield from _sites_in_models(value, inside)
-        else:
-            yield from _sites_in_value(value, replace(inside, role=role))
-
-
-def _sites_in_models(value: object, around: ExpressionSite) -> Iterator[ExpressionSite]:
-    """A model, or a list or mapping of models; anything else holds no expression."""
-    if isinstance(value, StepBase):
-        yield from _sites_in_model(value, replace(around, steps=(*around.steps, value)))
-    elif isinstance(value, BaseModel):
-        yield from _sites_in_model(value, around)
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _sites_in_models(item, replace(around, location=(*around.location, index)))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            task = key if isinstance(item, SubAgentTask) else around.task
-            yield from _sites_in_models(item, replace(around, location=(*around.location, key), task=task))
-
-
-def _sites_in_value(value: object, around: ExpressionSite) -> Iterator[ExpressionSite]:
-    if isinstance(value, str):
-        if around.role not in _TEMPLATES or has_template(value):
-            yield replace(around, text=value)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _sites_in_value(item, replace(around, location=(*around.location, index)))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _sites_in_value(item, replace(around, location=(*around.location, key)))
+def _sites_in(value: object, around: ExpressionSite, role: Role | None) -> Iterator[ExpressionSite]:
+    """Those in a part of the definition; `role` is that of the field which it is in, if that can hold expressions."""
+    if isinstance(value, BaseModel):
+        if isinstance(value, StepBase):
+            around = replace(around, steps=(*around.steps, value), depth=len(around.location))
+        for name, field in type(value).model_fields.items():
+            if name in value.model_fields_set:  # a default is ours, and in no file
+                inside = replace(around, location=(*around.location, field.alias or name))
+                own_role = next((entry for entry in field.metadata if isinstance(entry, Role)), None)
+                yield from _sites_in(getattr(value, name), inside, own_role)
+    elif isinstance(value, list | tuple | dict):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            task = str(key) if isinstance(item, SubAgentTask) else around.task
+            yield from _sites_in(item, replace(around, location=(*around.location, key), task=task), role)
+    elif isinstance(value, str) and role is not None and (role not in _TEMPLATES or has_template(value)):
+        yield replace(around, role=role, text=value)
 
 
 DIALECT = GenerateJsonSchema.schema_dialect

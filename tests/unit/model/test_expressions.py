@@ -72,12 +72,13 @@ def test_a_default_stands_in_no_file_and_is_not_told() -> None:
 def test_a_location_leads_to_the_text_in_the_file_also_below_the_wrapper() -> None:
     wrapped = "workflow:\n" + "".join(f"  {line}\n" for line in TEXT.splitlines())
     document = yaml_format.parse(wrapped, "f.yaml")
-    found = list(sites(definition.parse(document), ("workflow",)))
+    found = list(sites(definition.parse(document)))
     assert len(found) == 20
     for site in found:
         value = document.value
-        for part in site.location:
+        location = ("workflow", *site.location)
+        for part in location:
             value = value[part]
         assert value == site.text
-        line, column = document.value_place(site.location)
+        line, column = document.value_place(location)
         assert wrapped.splitlines()[line - 1][column - 1 :].startswith(site.text)
