@@ -185,6 +185,11 @@ def test_what_only_looked_like_a_secret_is_shown_when_it_turns_out_not_to_be() -
     assert masker.rest() == b""
 
 
+def test_a_secret_in_json_is_masked_in_its_json_spelling() -> None:
+    chunks = [b'{"a": "p\\"w', b'\\n\\u00e4"}']
+    assert through(Secrets(['p"w\nä']), chunks) == b'{"a": "' + MASK + b'"}'
+
+
 def test_an_event_is_masked_in_its_texts_and_keys_and_keeps_its_names() -> None:
     secrets = Secrets(["sk-0123456789"])
     data = {
