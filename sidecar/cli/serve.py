@@ -1,7 +1,7 @@
 """`sidecar serve`: MCP on standard input and output.
 
-Where somebody serves already, this is a pipe to them: a client waits about a second for its server, and the SDK alone
-takes that to import. Standard library only, and little of it.
+Where the daemon or the agent's own run serves already, this carries bytes to it and back: a client waits about a second
+for its server, and the SDK alone takes that to import. Standard library only, and little of it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _project(arguments: list[str], project: str | None) -> str | None:
 
 
 def _socket(root: str, environment: Mapping[str, str]) -> str:
-    """Who is to answer: an agent's own run, and nobody else for it: `abort` without a run would mean the project."""
+    """The server's socket. For an agent it is its own run's only: elsewhere `abort` without a run means the project."""
     run_id = environment.get("SIDECAR_RUN_ID")
     return layout.run_socket(root, os.path.basename(run_id)) if run_id else layout.daemon_socket(root)
 
@@ -87,12 +87,12 @@ def _failed(error: Exception) -> int:
 
 
 _CHUNK = 65536
-_GONE = select.POLLERR | select.POLLHUP  # told unasked
+_GONE = select.POLLERR | select.POLLHUP  # always reported
 _INCOMING = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
 def reach(path: str) -> socket.socket | None:
-    """A connection to the server at a path; None where nobody listens there."""
+    """A connection to the server at a path; None where none listens there."""
     try:
         return sockets.connect(path)
     except OSError:
@@ -102,15 +102,15 @@ def reach(path: str) -> socket.socket | None:
 def pump(connected: socket.socket, source: int = 0, sink: int = 1) -> int:
     """Carry bytes both ways until either side is done; the exit code.
 
-    At the client's end of file, the server hears it, answers what it was asked, and closes; unless nobody reads the
-    answers any more. Where the server goes away first, that is an error: the client has to know that nobody is there.
+    At the client's end of file the server's input ends too: it sends the answers it owes and closes, unless the client
+    does not read them any more. Where the server goes away first, that is an error: the client has to know it.
     """
     with connected:
         return _Pump(connected, source, sink).run()
 
 
 class _Pump:
-    """Neither direction waits for the other: who is blocked in one may go on in the other."""
+    """Neither direction waits for the other: a side that does not read may still send."""
 
     __slots__ = ("_connected", "_down", "_ended", "_server", "_sink", "_source", "_up")
 

@@ -35,7 +35,7 @@ from sidecar.catalog import workflows
 from sidecar.errors import REPORTED, SidecarError
 from sidecar.mcp_server import offers
 from sidecar.mcp_server.connections import connection_of
-from sidecar.mcp_server.progress import HEARTBEAT_S, ExpectedSteps, ProgressNote, RunProgress, Sender, sending
+from sidecar.mcp_server.progress import HEARTBEAT_S, ExpectedSteps, ProgressNote, ProgressSender, RunProgress
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent
 from sidecar.service.owners import in_thread
@@ -93,7 +93,7 @@ class Call:
     def __init__(self, progress: RunProgress, *, detached: bool, on_event: OnEvent) -> None:
         self.progress = progress
         self.detached = detached
-        self.sender: Sender | None = None  # of the request that attends now
+        self.sender: ProgressSender | None = None  # of the request that attends now
         self.result: Json | None = None
         self.error: Exception | None = None
         self.question: Question | None = None
@@ -120,7 +120,7 @@ class Call:
         self._known.set()
         self._on_event(event)
         if self.sender is not None:
-            self.sender.send_soon(notes)
+            self.sender.add(notes)
 
     async def ask(self, question: Json, problem: str | None) -> str | None:
         """The person's answer; None where none comes, and the run then pauses."""
@@ -261,13 +261,10 @@ class RunCalls:
             connection.calls[request_id] = call
         try:
             async with anyio.create_task_group() as tasks:
-                sender = self._sender(call, given, context, connection)
-                call.sender = sender
-                if sender is not None:
-                    tasks.start_soon(sender.run)
+                call.sender = sender = self._sender(call, given, context, connection)
+                tasks.start_soon(sender.run)
                 to_ask = await self._questions(call, context, connection)
-                if sender is not None:
-                    await sender.flush()
+                await sender.flush()
                 tasks.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             call.leave()
@@ -291,14 +288,14 @@ class RunCalls:
             question.give(await _elicited(question, context, connection.ended))
         return None
 
-    def _sender(self, call: Call, given: dict[str, Any], context: Context, connection: Connection) -> Sender | None:
+    def _sender(self, call: Call, given: dict[str, Any], context: Context, connection: Connection) -> ProgressSender:
         token = (context.meta or {}).get("progress_token")
-        progress = None if token is None else partial(_send_progress, context, token)
-        log = partial(_send_log, context, connection) if connection.wants_log("emergency", context) else None
-        send = sending(progress, log)
-        if send is None:
-            return None
-        return Sender(call.progress, send, quiet=given.get("quiet", False), heartbeat_s=self._heartbeat_s)
+        sends: list[Callable[[ProgressNote], Awaitable[None]]] = []
+        if token is not None:
+            sends.append(partial(_send_progress, context, token))
+        if connection.wants_log("emergency", context):
+            sends.append(partial(_send_log, context, connection))
+        return ProgressSender(call.progress, sends, quiet=given.get("quiet", False), heartbeat_s=self._heartbeat_s)
 
     async def _answer_late(self, token: str, answer: str | None) -> Json:
         """The question was asked by a server that is no more, or was given up: the run itself may still wait."""

@@ -1,14 +1,14 @@
-"""A run's events as a client hears them: a few that matter, 0 to 100 and never back, and a sign of life in between.
+"""Sends the progress of a run to an MCP client: a few events that matter, from 0 to 100, with heartbeats in between.
 
-The run only leaves its events here. They are sent by a task of the request, from a short queue that forgets what
-nobody has fetched: a client that reads slowly, or not at all, hears less, and no run waits for it.
+A task of the request sends them from a short queue that drops the oldest: a client that reads slowly, or not at all,
+gets less, and no run waits for it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from sidecar.model.events import RunEvent
 
 Json = dict[str, Any]
 HEARTBEAT_S = 8.0  # the contract says 10: this leaves room for a busy machine
-_MOST_WAITING = 32
+_QUEUE_LENGTH = 32
 _ALMOST = 99.0  # 100 is for the flow's end
 _FLUSH_S = 1.0
 _MARKS = "[.~#"  # what a step's key has behind the id: iteration, task, try
@@ -27,7 +27,7 @@ _MARKS = "[.~#"  # what a step's key has behind the id: iteration, task, try
 
 @dataclass(frozen=True, slots=True)
 class ProgressNote:
-    """One thing to tell a client."""
+    """What is sent to a client about an event of its run."""
 
     kind: str
     progress: float
@@ -38,7 +38,7 @@ class ProgressNote:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSteps:
-    """What is known of a run before it begins; `states` are its top-level steps with their descriptions."""
+    """A run as it is known before it starts; `states`: its top-level steps with their descriptions."""
 
     name: str
     parameters: Json
@@ -56,7 +56,7 @@ class RunProgress:
         self.run_id: str | None = None
 
     def notes(self, event: RunEvent) -> list[ProgressNote]:
-        """What to tell of an event: often nothing."""
+        """The notes about an event: often none."""
         self.run_id = event.run_id
         if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
             first = next(iter(self._plan.states), None)
@@ -70,7 +70,7 @@ class RunProgress:
         return []
 
     def heartbeat(self, silent_for_s: float) -> ProgressNote:
-        """A sign of life."""
+        """The note that is sent where there was no other for a while."""
         where = f" in state: {self._state}" if self._state else ""
         message = f"Running workflow: {self._plan.name}{where} ({silent_for_s:.0f} s)"
         return self._note("heartbeat", self.progress, message, {"state_id": self._state})
@@ -79,7 +79,7 @@ class RunProgress:
         state = self._state_of(key)
         known = self._order
         if self._state in known and state in known and known[state] < known[self._state]:
-            return []  # left running in the background by a step that is over
+            return []  # still running in the background after its step has ended
         notes = []
         if state != self._state:
             if self._state is not None:
@@ -97,19 +97,20 @@ class RunProgress:
         data = {"state_id": state, "next_state": following}
         return self._note("state_complete", self._share(state, 1), f"Completed state: {state}", data)
 
-    def _ended(self, data: Json) -> list[ProgressNote]:
-        name, status = self._plan.name, str(data.get("status"))
+    def _ended(self, end: Json) -> list[ProgressNote]:
+        name, status = self._plan.name, str(end.get("status"))
         last, self._state = self._state, None
         if status in ("failed", "aborted", "interrupted"):
-            reason = str(data.get("reason") or "")
-            told = {"status": status, "error_state": last, "error": reason}
+            reason = str(end.get("reason") or "")
+            data = {"status": status, "error_state": last, "error": reason}
             message = f"Workflow {status}: {name}" + (f": {reason}" if reason else "")
-            return [self._note("flow_error", self.progress, message, told, failed=True)]
-        notes = [self._completed(last, None)] if last and status == "completed" else []
-        final = last or next(reversed(self._plan.states), None)
-        if status == "completed":
-            return [*notes, self._note("flow_complete", 100.0, f"Completed workflow: {name}", _end(status, final))]
-        return [*notes, self._note("flow_complete", self.progress, f"Workflow {status}: {name}", _end(status, final))]
+            return [self._note("flow_error", self.progress, message, data, failed=True)]
+        is_complete = status == "completed"
+        notes = [self._completed(last, None)] if last and is_complete else []
+        progress = 100.0 if is_complete else self.progress
+        message = f"Completed workflow: {name}" if is_complete else f"Workflow {status}: {name}"
+        data = {"status": status, "final_state": last or next(reversed(self._plan.states), None)}
+        return [*notes, self._note("flow_complete", progress, message, data)]
 
     def _note(self, kind: str, progress: float, message: str, data: Json, *, failed: bool = False) -> ProgressNote:
         self.progress = max(self.progress, progress)
@@ -117,7 +118,7 @@ class RunProgress:
         return ProgressNote(kind, self.progress, message, metadata, failed)
 
     def _share(self, state: str, done: int) -> float:
-        """How far along a run is at the begin or end of a state. Where nobody knows the states, ever closer to all."""
+        """The progress at the start or end of a state. One that was not expected makes a tenth of what remains."""
         if state in self._order:
             return min(100.0 * (self._order[state] + done) / len(self._order), _ALMOST)
         return min(self.progress + (_ALMOST - self.progress) * 0.1, _ALMOST)
@@ -130,48 +131,46 @@ class RunProgress:
         return next((start for start in reversed(shorter) if start in self._order), word.split("[", 1)[0])
 
 
-def _end(status: str, final: str | None) -> Json:
-    return {"status": status, "final_state": final}
-
-
-Send = Callable[[ProgressNote], Awaitable[None]]
-
-
-class Sender:
-    """Sends what was noted, in the scope of one request."""
+class ProgressSender:
+    """Sends a run's notes to the client, within one request, by each of `sends`."""
 
     def __init__(
-        self, progress: RunProgress, send: Send, *, quiet: bool = False, heartbeat_s: float = HEARTBEAT_S
+        self,
+        progress: RunProgress,
+        sends: Sequence[Callable[[ProgressNote], Awaitable[None]]],
+        *,
+        quiet: bool = False,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._progress = progress
-        self._send = send
+        self._sends = sends
         self._quiet = quiet
         self._heartbeat_s = heartbeat_s
-        self._waiting: deque[ProgressNote] = deque(maxlen=_MOST_WAITING)
-        self._news = anyio.Event()
+        self._queue: deque[ProgressNote] = deque(maxlen=_QUEUE_LENGTH)
+        self._added = anyio.Event()
         self._idle = anyio.Event()
         self._idle.set()
 
-    def send_soon(self, notes: list[ProgressNote]) -> None:
-        """Take notes. Returns at once, whatever the client does."""
+    def add(self, notes: list[ProgressNote]) -> None:
+        """Queue notes. Returns at once, whatever the client does."""
         if notes and not self._quiet:
-            self._waiting.extend(notes)
+            self._queue.extend(notes)
             if self._idle.is_set():
                 self._idle = anyio.Event()
-            self._news.set()
+            self._added.set()
 
     async def run(self) -> None:
         """Send until cancelled."""
         began = time.monotonic()
         while True:
             with anyio.move_on_after(self._heartbeat_s) as silence:
-                await self._news.wait()
-            self._news = anyio.Event()
-            # News that came while others were sent went with them: that is no silence.
-            if silence.cancelled_caught and not self._waiting:
+                await self._added.wait()
+            self._added = anyio.Event()
+            # Notes that were added while others were sent went with them: that is no silence.
+            if silence.cancelled_caught and not self._queue:
                 await self._send(self._progress.heartbeat(time.monotonic() - began))
-            while self._waiting:
-                await self._send(self._waiting.popleft())
+            while self._queue:
+                await self._send(self._queue.popleft())
             self._idle.set()
 
     async def flush(self) -> None:
@@ -179,15 +178,6 @@ class Sender:
         with anyio.move_on_after(_FLUSH_S):
             await self._idle.wait()
 
-
-def sending(*ways: Callable[[ProgressNote], Awaitable[Any]] | None) -> Send | None:
-    """All the ways by which a client wants to hear, as one; None where it wants to hear nothing."""
-    wanted = [way for way in ways if way is not None]
-    if not wanted:
-        return None
-
-    async def send(note: ProgressNote) -> None:
-        for way in wanted:
-            await way(note)
-
-    return send
+    async def _send(self, note: ProgressNote) -> None:
+        for send in self._sends:
+            await send(note)

@@ -215,7 +215,7 @@ class McpServer:
             on_completion=self._complete,
             **more,
         )
-        server.middleware.clear()  # tracing that nobody collects here
+        server.middleware.clear()  # its tracing is not collected here
         # Registered by method: the constructor's argument for it warns that the stateless era has no such request.
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
         server.add_notification_handler("notifications/initialized", NotificationParams, self._initialized)
