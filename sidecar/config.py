@@ -364,7 +364,7 @@ def _message(detail: ErrorDetails) -> str:
         case "extra_forbidden":
             known = (Settings if len(location) == 1 else Notify).model_fields
             near = get_close_matches(str(location[-1]), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(sorted(known))}"
+            hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(sorted(known))}"
             return f"unknown setting {'.'.join(map(str, location))!r}; {hint}"
         case "value_error":
             return str(context["error"])

@@ -429,7 +429,7 @@ class Expressions:
                 yield Mistake(place, f"no inputs are declared: inputs.{name} is always undefined", "warning")
                 continue
             near = get_close_matches(name, sorted(declared), 1)
-            advice = f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(sorted(declared))}"
+            advice = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(sorted(declared))}"
             yield Mistake(place, f"unknown input {name!r}; {advice}", self._severity(site, names))
 
 

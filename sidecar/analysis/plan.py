@@ -309,7 +309,7 @@ class _Planner:
             self.uncounted.update(["branches"] * (yes.least_s != no.least_s))
             return _Flow(yes.ends | no.ends, min(yes.least_s, no.least_s), sure)
         branch, taken, other = ("then", step.then, else_) if holds else ("else", else_, step.then)
-        does = f"{condition} {'holds' if holds else 'does not hold'}: {branch if taken else 'nothing to do'}"
+        does = f"{condition} {'is true' if holds else 'is false'}: {branch if taken else 'nothing to do'}"
         self._add(step, position, values, does)
         self.skipped += _ids(other)
         return self._steps(taken, position.into(step, branch))
@@ -320,10 +320,10 @@ class _Planner:
             holds = replace(values, hidden=values.hidden | hide).truth(step.condition)
             limit, _ = values.accepted(step, "max_iterations", step.max_iterations)
             least, asked = int(holds is True), [condition] * (not holds)
-            text = "as long as the loop is not left" if holds else f"while {condition}"
-            does = f"again and again, {text}, {limit} times at most"
+            text = "until the loop is left" if holds else f"while {condition}"
+            does = f"repeat {text} (max {limit})"
             if holds is False:
-                does = f"{condition} does not hold: no iteration"
+                does = f"{condition} is false: no iteration"
             is_empty, is_counted = holds is False, False
         else:
             hide = {"item", "index", "loop"}

@@ -143,7 +143,7 @@ def _duplicate_ids(value: dict[str, Any], where: Location) -> Iterator[tuple[Loc
     first: dict[str, Location] = {}
     for step_id, location in _ids(value, where):
         if step_id in first:
-            yield location, f"`id`: {step_id!r} is the id of another step too, and has to be of one only"
+            yield location, f"`id`: {step_id!r} is used by another step"
         first.setdefault(step_id, location)
 
 

@@ -114,7 +114,7 @@ def find(root: str, kind: Kind, name: str) -> tuple[Source, str | None]:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     searched = [*(directory for _, directory in directories(root, kind)), builtin_directory(kind)]
     looked = "" if kind == "agents" else f"; looked in {', '.join(searched)}"
-    raise NotFound(f"no such {kind[:-1]}: {name}; there is: {', '.join(names[:_MOST_NAMES]) or 'none'}{more}{looked}")
+    raise NotFound(f"no such {kind[:-1]}: {name}; available: {', '.join(names[:_MOST_NAMES]) or 'none'}{more}{looked}")
 
 
 def listed(root: str, kind: Kind) -> dict[str, tuple[Source, str | None]]:

@@ -172,7 +172,7 @@ class _Foreground:
             if self._mode.json or self._mode.gives_answer:
                 found = run_result(owner, self._run_id, with_turn=self._mode.agent)
             if not self._received:  # else somebody wants us to be gone
-                await keeping.remove_surplus(owner, spare=self._run_id, at_most=keeping.AT_MOST)
+                await keeping.remove_surplus(owner, except_run=self._run_id, at_most=keeping.AT_MOST)
         return ending, found
 
     async def _obey(self, *, task_status: TaskStatus[None]) -> None:

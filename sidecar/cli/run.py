@@ -375,7 +375,7 @@ def _execute(
 
 
 def _give_away(project: Project, run_id: str, mode: OutputMode, start: StartOptions | None) -> int:
-    """The run goes on without this terminal, and its reader knows where to look."""
+    """Hand the run over, and print where to look."""
     import anyio  # noqa: PLC0415
 
     from sidecar.cli.foreground import CODES, unused  # noqa: PLC0415

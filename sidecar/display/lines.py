@@ -51,7 +51,7 @@ class PlainLines:
 
     def _resumed(self, event: RunEvent) -> list[str]:
         was = event.data.get("previous_status")
-        return [f"resumed {event.data.get('workflow', '')}, run {event.run_id}" + (f", which was {was}" if was else "")]
+        return [f"resumed {event.data.get('workflow', '')} (was: {was}), run {event.run_id}"]
 
     def _ended(self, event: RunEvent) -> list[str]:
         status, reason, limit = event.data.get("status", "ended"), event.data.get("reason"), event.data.get("limit")
@@ -66,7 +66,7 @@ class PlainLines:
         attempt = data.get("attempt", 1)
         if data.get("type") == _PARALLEL and not self._is_first(data.get("task"), data.get("id")):
             return []
-        return [f"{_step(data)}: {data.get('type', 'begins')}" + (f", attempt {attempt}" if attempt != 1 else "")]
+        return [f"{_step(data)}: {data.get('type', 'started')}" + (f", attempt {attempt}" if attempt != 1 else "")]
 
     def _step_completed(self, event: RunEvent) -> list[str]:
         began_at = self._over(event.data)
@@ -74,7 +74,7 @@ class PlainLines:
 
     def _step_failed(self, event: RunEvent) -> list[str]:
         self._over(event.data)
-        again = ", is tried again" if event.data.get("will_retry") else ""
+        again = ", will be retried" if event.data.get("will_retry") else ""
         return [f"{_step(event.data)}: failed{again}: {error_message(event.data.get('error'))}"]
 
     def _over(self, data: dict[str, Any]) -> float | None:
@@ -99,14 +99,14 @@ class PlainLines:
         of_step = (
             [f"{_step({'id': step, 'task': around})}: {_PARALLEL}"] if step and self._is_first(around, step) else []
         )
-        return [*of_step, f"task {task}: begins"]
+        return [*of_step, f"task {task}: started"]
 
     def _task_ended(self, event: RunEvent) -> list[str]:
         task, error = str(event.data.get("task")), event.data.get("error")
         took_s = event.at - self._began.pop("task " + task, event.at)
         if error is None:
             return [f"task {task}: done in {text.duration(took_s)}"]
-        again = ", is tried again" if event.data.get("will_retry") else ""
+        again = ", will be retried" if event.data.get("will_retry") else ""
         return [f"task {task}: failed{again}: {error_message(error)}"]
 
     def _agent_started(self, event: RunEvent) -> list[str]:

@@ -156,7 +156,7 @@ class Progress:
 
     def _on_step_failed(self, data: dict[str, Any], _at: float) -> None:
         step = _text(data.get("id")) or _text(data.get("step"))
-        again = ", is tried again" if data.get("will_retry") else ""
+        again = ", will be retried" if data.get("will_retry") else ""
         message = f"step {step} failed{again}: {error_message(data.get('error'))}"
         self.messages.append(RunMessage(message, is_problem=True))
 

@@ -148,14 +148,14 @@ def ending_by(request: Request, subject: SignalScope) -> Ending:
         since = files.timestamp(request.since)
         reason = (
             f"{request.signal.path} was there before the first step, since {since} ({request.reason}); it is "
-            "gone now. To prevent this, take a stop back with `sidecar stop --cancel`, or delete the file"
+            "gone now. To prevent this, cancel a stop with `sidecar stop --cancel`, or delete the file"
         )
     return Ending(status, reason, request=request)
 
 
 def iterations_exhausted(action: LimitReached) -> Ending:
-    """The end by a loop that still wants to go on after its own `max_iterations`."""
-    reason = f"step {action.step.id!r} still wants to go on after {action.limit} iterations"
+    """The end of a run whose loop has reached its own `max_iterations`."""
+    reason = f"iteration limit ({action.limit}) of step {action.step.id!r} reached"
     return Ending("failed", reason, limit="max_iterations")
 
 

@@ -124,7 +124,7 @@ def _step_started(data: _Data) -> str:
 def _task_ended(data: _Data) -> str:
     if data["error"] is None:
         return "task done"
-    return f"task failed{', is tried again' if data['will_retry'] else ''}: {data.error}"
+    return f"task failed{', will be retried' if data['will_retry'] else ''}: {data.error}"
 
 
 def _agent_ended(data: _Data) -> str:
@@ -141,14 +141,14 @@ def _usage(data: _Data) -> str:
 
 def _signal(data: _Data) -> str:
     if data["cancelled"]:
-        return "the signal was taken back"
+        return "signal cancelled"
     return f"{data['signal']} requested, by {data['source']}{data.part(' {}', 'path')}{data.part(': {}', 'reason')}"
 
 
 _LINES: dict[str, Callable[[_Data], str]] = {
     kinds.RUN_STARTED: lambda data: f"started {data['workflow']}",
     kinds.RUN_RESUMED: lambda data: (
-        f"resumed {data['workflow']}, which was {data['previous_status']}"
+        f"resumed {data['workflow']} (was: {data['previous_status']})"
         f"{', with a changed workflow' if data['with_changes'] else ''}"
         f"{', approved' if data['approved'] else ''}{data.part(': {}', 'feedback')}"
     ),
@@ -156,14 +156,14 @@ _LINES: dict[str, Callable[[_Data], str]] = {
     kinds.STEP_STARTED: _step_started,
     kinds.STEP_COMPLETED: lambda data: f"step {data['step']}: done",
     kinds.STEP_FAILED: lambda data: f"step {data['step']}: failed: {data.error}",
-    kinds.FAILURE_STEPS: lambda data: f"steps for a failure begin: {data['handler']}",
+    kinds.FAILURE_STEPS: lambda data: f"failure steps started: {data['handler']}",
     kinds.ITERATION: lambda data: f"{data['step']}: iteration {data['iteration']}{data.part(' of {}', 'of')}",
-    kinds.TASK_STARTED: lambda data: "task begins",
+    kinds.TASK_STARTED: lambda data: "task started",
     kinds.TASK_ENDED: _task_ended,
     kinds.AGENT_STARTED: lambda data: f"{data['name']}: started, pid {data['pid']}, output in {data['log']}",
     kinds.AGENT_ENDED: _agent_ended,
     kinds.USAGE: _usage,
-    kinds.WORKFLOW_RETRIED: lambda data: f"from the start again, round {data['round']}",
+    kinds.WORKFLOW_RETRIED: lambda data: f"starting again from the first step, round {data['round']}",
     kinds.MESSAGE: lambda data: str(data["text"]),
     kinds.QUESTION: lambda data: f"waits for an answer: {data['prompt']}",
     kinds.ANSWERED: lambda data: f"step {data['step']}: answered",

@@ -173,9 +173,9 @@ class ServerDriven:
     def _not_executed(self, stored: StoredRun) -> Ending | None:
         """Why nothing is executed: the run has ended, was taken back, or a signal came while no process executed it."""
         if stored.status == "completed":
-            return Ending("completed", "it was completed before: nothing is done again", executed=False)
+            return Ending("completed", "already complete; nothing to do", executed=False)
         if stored.status not in OPEN:
-            reason = f"it has ended before anybody executed it ({stored.reason or stored.status})"
+            reason = f"it ended before it was executed ({stored.reason or stored.status})"
             return Ending(stored.status, reason, executed=False)  # type: ignore[arg-type]  # it is not pending or running
         if self._request is not None and self._request != (stored.details.get(REQUEST) or {}).get("id"):
             raise SidecarError(f"run {self.run_id} was taken back: whoever handed it over waits no longer")

@@ -101,7 +101,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """A hint for the message about a name that does not exist."""
     known = sorted(names)
     near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there is: {', '.join(known) or 'none'}"
+    return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known) or 'none'}"
 
 
 class _Entry:

@@ -110,7 +110,7 @@ def unknown(name: str, known: Iterable[str], noun: str) -> str:
     near = get_close_matches(name, names, 1)
     if near:
         return f"unknown {noun} {name!r}; did you mean {near[0]!r}?"
-    return f"unknown {noun} {name!r}; there is: {', '.join(names)}" if names else f"unknown {noun} {name!r}"
+    return f"unknown {noun} {name!r}; available: {', '.join(names)}" if names else f"unknown {noun} {name!r}"
 
 
 _EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)

@@ -302,7 +302,7 @@ def redirect(project: Project, run: StoredRun, text: str) -> None:
             way = "; workflow_resume with feedback adds it to the next step that the agent is handed"
         status = effective_status(project.root, run)
         rest = "" if run.status == "completed" else way
-        raise InputError(f"run {run.run_id} has no agent of ours to redirect (status: {status}){rest}")
+        raise InputError(f"run {run.run_id} is not active (status: {status}){rest}")
     redirects.redirect(project.root, run.run_id, text)
 
 

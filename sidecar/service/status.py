@@ -301,7 +301,7 @@ def _agent_log(root: str, run: StoredRun, number: int) -> str:
             known = sorted(int(name[:-4]) for name in os.listdir(directory) if name[:-4].isdigit())
         except OSError:
             known = []
-        there = f"there is: {', '.join(map(str, known))}" if known else "it has started none"
+        there = f"available: {', '.join(map(str, known))}" if known else "it has started none"
         raise InputError(f"run {run.run_id} has no process {number}; {there}")
     return path
 

@@ -124,4 +124,4 @@ def _listed(names: list[str], none: str) -> str:
     if not names:
         return f"({none})"
     more = f", and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"(there is: {', '.join(names[:_NAMES_SHOWN])}{more})"
+    return f"(available: {', '.join(names[:_NAMES_SHOWN])}{more})"

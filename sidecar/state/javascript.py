@@ -228,7 +228,7 @@ class _Lexer:
             return
         template = self._templates.pop()
         if not self._source.startswith("`", end):
-            self._refuse("the ` is not closed before the text ends", template)
+            self._refuse("the template text has no closing backtick", template)
         self.at = end + 1
 
     def _close(self, text: str, start: int) -> None:
@@ -236,9 +236,9 @@ class _Lexer:
         if opener is None or opener.text[-1] != _CLOSERS[text]:
             self.stray = start if self.stray < 0 else self.stray
             if opener is None:
-                self._refuse(f"the {text} closes nothing", start)
+                self._refuse(f"unmatched `{text}`" + ("; did you mean `}}`?" if text == "}" else ""), start)
             else:
-                self._refuse(f"the {opener.text} is not closed before this {text}", opener.at)
+                self._refuse(f"`{opener.text}` is not closed before this `{text}`", opener.at)
             return
         first, last = self.open.pop(), len(self.tokens) - 1
         self.tokens[last] = self.tokens[last]._replace(partner=first, around=opener.around)

@@ -265,7 +265,7 @@ def apply(state: dict[str, Any], path: Path, operation: str = "set", value: Any 
         return _put(state, path, _sum(path, old, 1 if value is None else value))
     if operation == "merge":
         return _merge(state, path, old, value)
-    raise PathError(f"{operation!r} is not an operation; there is: {', '.join(OPERATIONS)}")
+    raise PathError(f"{operation!r} is not an operation; available: {', '.join(OPERATIONS)}")
 
 
 def _append(state: dict[str, Any], path: Path, old: Any, value: Any) -> StateChange:

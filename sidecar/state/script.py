@@ -25,6 +25,7 @@ _MOST_EXPRESSIONS = 4096
 _CHECKS = 0  # the world in which syntax is checked and nothing runs
 _LONGEST_SOURCE = 256 * 1024
 _LONGEST_MESSAGE = 500
+_LONGEST_QUOTED = 60
 # Code that can see that a value is frozen without failing, or can swallow the failure: it gets copies at once.
 _SEES_FROZEN = frozenset(["try", "Reflect", "Proxy", "isFrozen", "isSealed", "isExtensible"])
 # In the engine's messages the place where code was read is bare, and the place where it ran in brackets.
@@ -223,15 +224,16 @@ def _syntax_error(text: str, source: str) -> ExpressionError:
     """The error behind the engine's message about source that it cannot read."""
     message, _, stack = text.partition(_STACK)
     if message.startswith("InternalError: out of memory"):
-        return ExpressionError("SyntaxError: it is too long", kind="syntax")
+        return ExpressionError("SyntaxError: the source is too long", kind="syntax")
     if message.startswith(("RangeError", "InternalError")):
-        return ExpressionError("SyntaxError: it is nested too deeply", kind="syntax")
+        return ExpressionError("SyntaxError: the source is nested too deeply", kind="syntax")
     line, column = _place_in_source(_READ_AT, stack, source)
     frame = _READ_AT.search(stack)
     lines = source.rstrip().split("\n")
     if frame and int(frame[1]) > len(lines) + _LINES_BEFORE_SOURCE:
         end = len(lines[-1]) + 1
-        return ExpressionError("SyntaxError: it ends too early", kind="syntax", line=len(lines), column=end)
+        message = f"SyntaxError: incomplete expression: `{lines[-1].strip()[-_LONGEST_QUOTED:]}`"
+        return ExpressionError(message, kind="syntax", line=len(lines), column=end)
     return ExpressionError(" ".join(message.split()), kind="syntax", line=line, column=column)
 
 

@@ -410,21 +410,28 @@ class Keep:
     age_s: float = 30 * _DAY_S
 
 
+def surplus(database: Database, keep: Keep, live: Collection[str] = ()) -> list[tuple[str, str, float]]:
+    """The runs that may be deleted now, each with its status and its last change. Only reads."""
+    oldest = database.clock() - keep.age_s
+    completed = 0
+    found: list[tuple[str, str, float]] = []
+    for run_id, status, changed_at in Journal(database).standings():
+        completed += status == "completed"
+        is_too_many = status == "completed" and completed > keep.newest
+        if status not in OPEN and run_id not in live and (is_too_many or changed_at < oldest):
+            found.append((run_id, status, changed_at))
+    return found
+
+
 def compact(database: Database, keep: Keep, live: Collection[str] = (), *, at_most: int | None = None) -> list[str]:
     """Delete old runs: never one that has not ended, and no young one that can be resumed. `live` are the runs that are
     executed now. Returns the ids of those that went, `at_most` so many.
 
     The age is counted from the last change. A clock that jumped back makes runs younger, which keeps them.
     """
-    oldest = database.clock() - keep.age_s
     journal = Journal(database)
-    completed = 0
     gone: list[str] = []
-    for run_id, status, changed_at in journal.standings():
-        completed += status == "completed"
-        surplus = status == "completed" and completed > keep.newest
-        if status in OPEN or run_id in live or not (surplus or changed_at < oldest):
-            continue
+    for run_id, status, changed_at in surplus(database, keep, live):
         if len(gone) == at_most:
             break
         # A transaction each: a process that wants to write meanwhile waits for one run, not for a year of them.

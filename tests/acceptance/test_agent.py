@@ -163,7 +163,7 @@ def test_a_dry_run_starts_no_agent(project: AgentProject) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["agent", "run", "nobody", "x"], "no such agent: nobody; there is: "),
+        (["agent", "run", "nobody", "x"], "no such agent: nobody; available: "),
         (["agent", "run", "claude"], "agent 'claude': parameter 'prompt' is required"),
         (["agent", "run", "claude", "one", "two"], "a text needs quotes; usage: sidecar agent run claude PROMPT"),
         (["agent", "run", "claude", "x", "-p", "promt=y"], "did you mean 'prompt'?"),

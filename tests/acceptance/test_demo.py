@@ -112,7 +112,7 @@ def test_on_a_terminal_it_shows_a_stop_a_resume_parallel_tasks_and_a_proven_abor
         "worker | did piece 2",
         "| 1: stopped",
         "$ sidecar resume 0",
-        "which was stopped",
+        "(was: stopped)",
         "worker | did piece 3",
         "worker | did piece 4",
         "| 1: completed",

@@ -73,4 +73,4 @@ def test_a_file_can_be_drawn_and_a_broken_one_says_why(tmp_path: Path) -> None:
 def test_a_name_that_nobody_has_is_bad_usage(tmp_path: Path) -> None:
     ended = graph(tmp_path, "iterat")
     assert ended.returncode == 2
-    assert ended.stderr.startswith("sidecar: no such workflow: iterat; there is: iterate,")
+    assert ended.stderr.startswith("sidecar: no such workflow: iterat; available: iterate,")

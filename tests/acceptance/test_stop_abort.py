@@ -327,7 +327,7 @@ def test_a_missing_workspace_is_answered_with_the_names_that_exist_and_nothing_i
     (project / "claude-iterate" / "workspaces" / "other").mkdir()
     before = everything_below(project)
     for arguments in (["stop", "gone"], ["abort", "--workspace", "gone"], ["stop", "gone", "--cancel"]):
-        assert failed(run(*arguments, cwd=project)) == "Workspace not found: gone (there is: my-task, other)\n"
+        assert failed(run(*arguments, cwd=project)) == "Workspace not found: gone (available: my-task, other)\n"
     assert everything_below(project) == before
 
 
@@ -353,7 +353,7 @@ def test_a_run_that_does_not_exist_is_answered_with_those_that_do(project: Path)
     run_id = new_id()
     (project / ".swissarmyhammer" / "runs" / run_id).mkdir(parents=True)
     for name in (new_id(), "../..", "my-task"):
-        assert f"(there is: {run_id})" in failed(run("abort", "--run", name, cwd=project))
+        assert f"(available: {run_id})" in failed(run("abort", "--run", name, cwd=project))
 
 
 def test_a_project_that_does_not_exist_is_refused(tmp_path: Path) -> None:

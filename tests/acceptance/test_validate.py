@@ -147,7 +147,7 @@ def test_what_is_not_yaml_or_not_there_is_a_finding_and_not_a_crash(root: Path) 
 def test_a_name_that_nobody_has_is_bad_usage_with_the_names_there_are(root: Path) -> None:
     ended = validate(root, "implemnt")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("sidecar: no such workflow: implemnt; there is: implement,")
+    assert ended.stderr.startswith("sidecar: no such workflow: implemnt; available: implement,")
     assert ended.stderr.count("\n") == 1
 
 

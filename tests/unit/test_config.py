@@ -61,7 +61,7 @@ def test_an_empty_variable_and_variables_that_name_no_setting_set_nothing(fs: Fa
     ("text", "message"),
     [
         ("workspace_dir: x\n", "unknown setting 'workspace_dir'; did you mean 'workspaces_dir'?"),
-        ("zzz: x\n", "unknown setting 'zzz'; there is: "),
+        ("zzz: x\n", "unknown setting 'zzz'; available: "),
         ("workspaces_dir: 12\n", "workspaces_dir: "),
         ("watcher: sometimes\n", "watcher: "),
         ("- a\n- b\n", "a settings file is a mapping"),

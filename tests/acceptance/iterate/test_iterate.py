@@ -276,7 +276,7 @@ def test_the_text_abort_error_aborts_also_in_the_very_last_step(project: Workspa
 def test_a_workspace_that_is_not_there_is_told_with_how_to_make_it(project: WorkspaceProject) -> None:
     code, _, err = project.run("iterate", "my-tusk")
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "Workspace not found: my-tusk (there is: my-task); to make it: sidecar workspace init my-tusk" in err
+    assert "Workspace not found: my-tusk (available: my-task); to make it: sidecar workspace init my-tusk" in err
 
 
 def test_the_text_abort_error_is_a_text_like_any_other_where_the_setting_says_so(project: WorkspaceProject) -> None:

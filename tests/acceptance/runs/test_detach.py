@@ -107,7 +107,7 @@ def test_the_log_of_an_agent_has_what_it_printed(flows: Project) -> None:
     code, out, _ = flows.run("logs", run_id, "--agent", "2")
     assert (code, sorted(out.splitlines())) == (0, ["aside", "two"])
     code, _, err = flows.run("logs", run_id, "--agent", "3")
-    assert (code, "has no process 3; there is: 1, 2" in err) == (2, True)
+    assert (code, "has no process 3; available: 1, 2" in err) == (2, True)
 
 
 def test_the_lines_of_a_process_come_whole_as_json_and_end_only_at_a_newline(flows: Project) -> None:

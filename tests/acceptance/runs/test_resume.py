@@ -125,7 +125,7 @@ def test_a_redirect_has_the_step_done_again_with_the_text(flows: Project) -> Non
     assert ended == ["redirect", "exited"]
     code, _, err = flows.run("redirect", run_id, "In red.")
     assert code == 2
-    assert err.endswith("has no agent of ours to redirect (status: completed)\n")
+    assert err.endswith("is not active (status: completed)\n")
 
 
 # --- a workflow that has changed

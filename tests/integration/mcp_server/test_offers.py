@@ -131,7 +131,7 @@ async def test_prompts_are_listed_with_their_arguments_and_rendered(served: Serv
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("gret", {}, "no such prompt: gret; there is: greet"),
+        ("gret", {}, "no such prompt: gret; available: greet"),
         ("greet", {}, "parameter 'who' is required"),
         ("greet", {"who": "x", "times": "many"}, "parameter 'times' has to be of type integer"),
         ("greet", {"who": "x", "hwo": "y"}, "unknown parameter 'hwo'; did you mean 'who'?"),

@@ -22,10 +22,10 @@ RUN = "01JC0000000000000000000000"
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("abort", {"reason": "  "}, "reason must not be blank"),
     ("abort", {"reason": "x", "resaon": "y"}, "unknown argument 'resaon'; did you mean 'reason'?"),
-    ("flow", {"flow_name": "biuld"}, "no such workflow: biuld; there is: build"),
+    ("flow", {"flow_name": "biuld"}, "no such workflow: biuld; available: build"),
     ("flow", {"flow_name": "../x"}, "cannot be a name"),
-    ("agent", {"agent_name": "claud"}, "no such agent: claud; there is: claude"),
-    ("prompt", {"prompt_name": "gret"}, "no such prompt: gret; there is: greet"),
+    ("agent", {"agent_name": "claud"}, "no such agent: claud; available: claude"),
+    ("prompt", {"prompt_name": "gret"}, "no such prompt: gret; available: greet"),
     ("workflow_state_update", {"workflow_id": RUN, "updates": []}, "updates must not be empty"),
     ("workflow_state_update", {"workflow_id": RUN, "updates": [{"value": 1}]}, "updates[0].path is required"),
     ("flow", {"flow_name": "build", "parameters": {"wrong": "the input is bad"}}, "the input is bad"),

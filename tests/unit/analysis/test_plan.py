@@ -160,10 +160,10 @@ LINES: dict[str, tuple[str, str]] = {
         "file: '{{ files[0] }}', hints: '{{ at }}', agent: codex",
         "have codex apply hints to a: {{ at }}",
     ),
-    "conditional": ("condition: '{{ flag }}', then: []", "flag holds: nothing to do"),
+    "conditional": ("condition: '{{ flag }}', then: []", "flag is true: nothing to do"),
     "while": (
         "condition: at !== null, max_iterations: '{{ inputs.n }}', body: []",
-        "again and again, while at !== null, 2 times at most",
+        "repeat while at !== null (max 2)",
     ),
     "foreach": ("items: '{{ files }}', body: []", 'for each of 2 items ("a", "b c"), one after the other'),
     "parallel_foreach": (
@@ -320,7 +320,7 @@ def test_a_condition_that_is_known_shows_the_branch_that_is_taken(
     condition: str | bool, taken: str, skipped: str, plan: Explain
 ) -> None:
     found = plan([choice(condition)])
-    assert step(found, "choice").does.endswith(f"hold{'s' if taken == 'then' else ''}: {taken}")
+    assert step(found, "choice").does.endswith(f"is {'true' if taken == 'then' else 'false'}: {taken}")
     assert found.skipped == (skipped,)
     assert skipped not in {one.step_id for one in found.steps}
     assert found.steps[-1].conditions == ()
@@ -371,11 +371,11 @@ def test_the_steps_of_a_loop_that_is_known_to_do_nothing_are_not_run(loop: dict[
 
 def test_the_condition_of_a_loop_is_the_condition_of_its_steps(plan: Explain) -> None:
     found = plan([WRITE, {"id": "loop", "type": "while", "condition": "seen_count < 3", "body": [say("x")]}])
-    assert step(found, "loop").does == "again and again, while seen_count < 3, 100 times at most"
+    assert step(found, "loop").does == "repeat while seen_count < 3 (max 100)"
     assert step(found, "say").conditions == ("seen_count < 3",)
     state = {"raw": {"loop": {"index": 9}}}
     found = plan("[{id: w, type: while, condition: loop.index < 3, body: []}]", default_state=state)
-    assert step(found, "w").does == "again and again, while loop.index < 3, 100 times at most"
+    assert step(found, "w").does == "repeat while loop.index < 3 (max 100)"
 
 
 def test_a_step_depends_on_those_that_may_write_what_it_reads_and_not_on_itself(plan: Explain) -> None:

@@ -108,7 +108,7 @@ def test_a_name_that_the_author_asks_for_with_typeof_is_no_finding(project: Proj
         ("plan", "unknown name 'plan'; did you mean 'inputs.plan'?"),
         ("inputs.plann", "unknown input 'plann'; did you mean 'plan'?"),
         ("inputs['plann']", "unknown input 'plann'; did you mean 'plan'?"),
-        ("inputs?.zebra", "unknown input 'zebra'; there is: plan"),
+        ("inputs?.zebra", "unknown input 'zebra'; available: plan"),
         ("files | jsn", "unknown name 'jsn'; did you mean 'json'?"),
     ],
 )

@@ -208,9 +208,9 @@ sub_agent_tasks:
 """)
     assert [one.partition(", ")[0] for one in found] == [
         "4: unknown sub-agent task 'chek'; did you mean 'check'?",
-        "5: no such agent: reviewr; there is: reviewer",
-        "7: no such workflow: implemnt; there is: implement",
-        "9: no such prompt: aks; there is: ask",
+        "5: no such agent: reviewr; available: reviewer",
+        "7: no such workflow: implemnt; available: implement",
+        "9: no such prompt: aks; available: ask",
     ]
 
 

@@ -105,7 +105,7 @@ def test_every_problem_is_told_with_its_line_in_the_order_of_the_file(catalog: C
         ("- adapter: claude\n", "1: an agent definition is a mapping, `name: value` on each line"),
         ("model: x\n", "1: adapter is missing: one of claude, codex, gemini, command"),
         ("model: x\nadapter: claude\nmodel: y\n", "3: 'model' is there twice, first on line 1"),
-        ("adapter: claude\nzzz: 1\n", "2: unknown key 'zzz'; there is: adapter, args, "),
+        ("adapter: claude\nzzz: 1\n", "2: unknown key 'zzz'; available: adapter, args, "),
         ("adapter: claude\nprompt: hi {{ topic }}\n", "2: prompt: unknown parameter 'topic'"),
         ("adapter: claude\nprompt: '{{ a.b }}'\n", "2: prompt: {{ a.b }} is not the name of a parameter"),
         ("adapter: command\ncommand: make all\n", "2: command: `command` is a list of words"),
@@ -125,7 +125,7 @@ def test_a_name_that_nobody_has_gets_the_names_that_exist_nearest_first(catalog:
     with pytest.raises(NotFound) as caught:
         catalog.find("revewer")
     told = str(caught.value)
-    assert told.startswith("no such agent: revewer; there is: reviewer, ")
+    assert told.startswith("no such agent: revewer; available: reviewer, ")
     assert set(told.rpartition(": ")[2].split(", ")) == {"claude", "codex", "command", "gemini", "reviewer"}
 
 

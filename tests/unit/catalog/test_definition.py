@@ -56,7 +56,7 @@ limits: {max_duration: soon}
         "13:30: `path` 'computed.x' cannot be written: computed fields follow from others; write for example raw.x",
         "14:9: `until` is missing, and so is `duration`: one of them is needed",
         "15:9: `timeout` '5 weeks' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
-        "16:18: `id`: 'twice' is the id of another step too, and has to be of one only",
+        "16:18: `id`: 'twice' is used by another step",
         "17:10: `max_duration` 'soon' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
     ]
 
@@ -96,7 +96,7 @@ def test_a_problem_is_a_line_for_people_and_its_parts_for_programs() -> None:
     assert problem == "f.yaml:2: unknown key 'limitz'; did you mean 'limits'?"
     assert (problem.path, problem.line, problem.column) == ("f.yaml", 2, 1)
     (problem,) = problems("steps: [{type: break, zzz: 1}]")
-    assert problem.message == "unknown key 'zzz'; there is: description, id, type"
+    assert problem.message == "unknown key 'zzz'; available: description, id, type"
 
 
 def test_a_key_without_a_value_is_told_where_it_stands() -> None:

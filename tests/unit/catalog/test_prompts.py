@@ -72,7 +72,7 @@ def test_a_file_without_front_matter_asks_for_the_names_that_it_mentions(place: 
 
 def test_not_found_tells_the_nearest_and_where_it_looked(place: Prompts) -> None:
     (place.project / "review.md").write_text("x")
-    with pytest.raises(NotFound, match=r"no such prompt: reveiw; there is: review, .*; looked in ") as caught:
+    with pytest.raises(NotFound, match=r"no such prompt: reveiw; available: review, .*; looked in ") as caught:
         prompts.find(str(place.root), "reveiw")
     assert str(place.home) in str(caught.value)
     assert naming.builtin_directory("prompts") in str(caught.value)

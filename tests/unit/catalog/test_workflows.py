@@ -65,7 +65,7 @@ def test_names_are_case_sensitive_by_the_listing_and_not_by_the_disk(
     # As on a disk that finds `deploy.yaml` too: nothing but the listing may be asked.
     monkeypatch.setattr(os.path, "exists", lambda _: True)
     monkeypatch.setattr(os.path, "isfile", lambda _: True)
-    with pytest.raises(NotFound, match="no such workflow: deploy; there is: Deploy, "):
+    with pytest.raises(NotFound, match="no such workflow: deploy; available: Deploy, "):
         catalog.find("deploy")
 
 
@@ -73,7 +73,7 @@ def test_not_found_tells_the_names_nearest_first_and_where_it_looked(catalog: Ca
     with pytest.raises(NotFound) as caught:
         catalog.find("code-reviw")
     message = str(caught.value)
-    assert message.startswith("no such workflow: code-reviw; there is: code-review, ")
+    assert message.startswith("no such workflow: code-reviw; available: code-review, ")
     for directory in (".swissarmyhammer", ".aromcp"):
         assert str(catalog.root / directory / "workflows") in message
         assert str(catalog.home / directory / "workflows") in message

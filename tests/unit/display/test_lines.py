@@ -29,7 +29,7 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
         (
             kinds.RUN_RESUMED,
             {"workflow": "iterate", "previous_status": "stopped"},
-            ["resumed iterate, run RUN, which was stopped"],
+            ["resumed iterate (was: stopped), run RUN"],
         ),
         (kinds.RUN_ENDED, {"status": "aborted", "reason": "enough"}, ["aborted: enough"]),
         (kinds.RUN_ENDED, {"status": "failed", "limit": "max_cost_usd"}, ["failed (limit: max_cost_usd)"]),
@@ -39,7 +39,7 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
         (kinds.WORKFLOW_RETRIED, {"round": 2}, ["from the start again, round 2"]),
         (kinds.ITERATION, {"step": "loop", "iteration": 2, "of": 50}, ["loop: iteration 2 of 50"]),
         (kinds.ITERATION, {"step": "loop", "iteration": 2}, ["loop: iteration 2"]),
-        (kinds.TASK_STARTED, {"task": "each.1"}, ["task each.1: begins"]),
+        (kinds.TASK_STARTED, {"task": "each.1"}, ["task each.1: started"]),
         (kinds.AGENT_STARTED, {"agent_id": "1", "name": "claude", "pid": 7}, ["claude: started, pid 7"]),
         (kinds.MESSAGE, {"text": "one\ntwo"}, ["one", "two"]),
         (kinds.WARNING, {"text": "stale file"}, ["warning: stale file"]),
@@ -66,7 +66,7 @@ def lines(*events: tuple[str, dict[str, Any]], quiet: bool = False) -> list[str]
         (
             kinds.TASK_ENDED,
             {"task": "t", "error": {"message": "no"}, "will_retry": True},
-            ["task t: failed, is tried again: no"],
+            ["task t: failed, will be retried: no"],
         ),
         (kinds.EVALUATED, {"step": "a", "field": "items", "outcome": []}, []),
         ("something new", {}, []),
@@ -129,8 +129,8 @@ def test_a_step_with_tasks_is_told_once_and_before_them_each_time() -> None:
         (kinds.STEP_STARTED, step),
         (kinds.STEP_COMPLETED, step),
     ]
-    told = ["step each: parallel_foreach", "task each.0: begins", "task each.1: begins", "step each: done in 1s"]
+    told = ["step each: parallel_foreach", "task each.0: started", "task each.1: started", "step each: done in 1s"]
     assert lines(*round_, *round_) == told * 2
     inner = (kinds.TASK_STARTED, {"task": "each.0/inner.0", "step": "inner", "thread": "each.0#1"})
     begun = (kinds.STEP_STARTED, {"step": "each.0/inner", "id": "inner", "type": "parallel_foreach", "task": "each.0"})
-    assert lines(inner, begun) == ["step inner of task each.0: parallel_foreach", "task each.0/inner.0: begins"]
+    assert lines(inner, begun) == ["step inner of task each.0: parallel_foreach", "task each.0/inner.0: started"]

@@ -104,7 +104,7 @@ def test_an_unknown_server_is_answered_with_the_nearest_name_or_all_of_them(tmp_
     of_project(tmp_path, files={"command": "a"}, tickets={"command": "b"})
     with pytest.raises(ConfigError, match="no MCP server 'file'; did you mean 'files'"):
         servers(tmp_path).find("file")
-    with pytest.raises(ConfigError, match="there is: files, tickets"):
+    with pytest.raises(ConfigError, match="available: files, tickets"):
         servers(tmp_path).find("zzz")
 
 

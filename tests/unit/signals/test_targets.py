@@ -58,7 +58,7 @@ def test_where_only_a_parser_can_tell_the_parser_is_asked(project: FakeFilesyste
 def test_a_link_that_leads_in_a_circle_does_not_hide_the_other_names(tmp_path: Path) -> None:
     (tmp_path / ".swissarmyhammer" / "workspaces" / "alpha").mkdir(parents=True)
     (tmp_path / ".swissarmyhammer" / "workspaces" / "circle").symlink_to("circle")
-    with pytest.raises(SignalError, match=r"\(there is: alpha\)"):
+    with pytest.raises(SignalError, match=r"\(available: alpha\)"):
         targets.workspace(str(tmp_path), "gamma", {})
 
 
@@ -119,7 +119,7 @@ def test_a_directory_whose_name_only_begins_like_the_projects_is_outside(tmp_pat
 def test_a_run_is_found_by_its_id_and_only_where_it_has_a_directory(real_root: str) -> None:
     target = targets.run(real_root, "0" * 26)
     assert (target.scope, target.directory) == ("run", f"{real_root}/.swissarmyhammer/runs/{'0' * 26}")
-    with pytest.raises(SignalError, match=rf"Run not found: '{'1' * 26}' \(there is: {'0' * 26}\)"):
+    with pytest.raises(SignalError, match=rf"Run not found: '{'1' * 26}' \(available: {'0' * 26}\)"):
         targets.run(real_root, "1" * 26)
     with pytest.raises(SignalError, match=r"Run not found: '\.\.'"):
         targets.run(real_root, "..")

@@ -164,7 +164,7 @@ def test_a_list_takes_the_index_behind_its_last_item_and_no_further() -> None:
         ("raw.n", "increment", "1", "the amount to add to raw.n is a text, not a number"),
         ("raw.items", "merge", {}, "raw.items is a list, not an object"),
         ("raw.o", "merge", [1], "only an object can be merged into raw.o, and the value is a list"),
-        ("raw.o", "push", 1, "'push' is not an operation; there is: set, append, increment, merge"),
+        ("raw.o", "push", 1, "'push' is not an operation; available: set, append, increment, merge"),
         ("computed.o", "set", 1, "computed.o is computed"),
     ],
 )

@@ -118,12 +118,12 @@ def test_deep_nesting_is_read() -> None:
         ("ab {{ x ", 3, "has no }}"),
         ("{{ }}", 0, "no expression"),
         ("x{{ | json }}", 1, "no expression"),
-        ("{{ (a }}", 3, r"the \( is not closed"),
-        ("{{ a) }}", 4, r"the \) closes nothing"),
-        ("{{ a } }}", 5, "the } closes nothing"),
+        ("{{ (a }}", 3, r"`\(` is not closed"),
+        ("{{ a) }}", 4, r"unmatched `\)`"),
+        ("{{ a } }}", 5, "unmatched `}`; did you mean `}}`"),
         ("{{ 'a }}", 3, "does not end on its line"),
-        ("{{ `a }}", 3, "the ` is not closed"),
-        ("{{ {a: 1 }}", 10, "the } closes nothing"),
+        ("{{ `a }}", 3, "no closing backtick"),
+        ("{{ {a: 1 }}", 10, "unmatched `}`; did you mean `}}`"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_with_its_place(text: str, offset: int, message: str) -> None:

@@ -84,7 +84,7 @@ async def test_a_prompt_that_is_not_there_or_lacks_a_parameter_fails_the_step_be
 ) -> None:
     stage.define("worker", "cat")
     stage.file("prompts/review.md", "Review {{ file }}.")
-    assert "no such prompt: reveiw; there is: review" in (await failure(stage, prompt_name="reveiw"))["message"]
+    assert "no such prompt: reveiw; available: review" in (await failure(stage, prompt_name="reveiw"))["message"]
     error = await failure(stage, prompt_name="review", parameters={"flie": "x"})
     assert error["message"] == (
         "prompt 'review': unknown parameter 'flie'; did you mean 'file'?; parameter 'file' is required"
@@ -302,7 +302,7 @@ async def test_where_nothing_is_left_nothing_is_started(stage: Stage) -> None:
 async def test_an_agent_that_nobody_knows_or_that_has_no_program_fails_the_step(stage: Stage) -> None:
     stage.define("worker", "cat")
     error = await failure(stage, agent="wroker", prompt="go")
-    assert error["message"].startswith("no such agent: wroker; there is: worker")
+    assert error["message"].startswith("no such agent: wroker; available: worker")
     stage.file("agents/gone.yaml", "adapter: command\ncommand: [no-such-program-here]")
     error = await failure(stage, agent="gone", prompt="go")
     assert (error["kind"], error["agent"]) == ("agent", "gone")
