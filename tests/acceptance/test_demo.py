@@ -121,8 +121,9 @@ def test_on_a_terminal_it_shows_a_stop_a_resume_parallel_tasks_and_a_proven_abor
         "$ sidecar flow run stubborn",
         "ignore SIGTERM",
         '$ sidecar abort "wrong branch" --wait',
-        "survivors: 0",
+        "2 processes ended (both needed SIGKILL); none left",
         "last rung: kill",
+        "survivors: 0",
         "none of them is left",
         "none of its processes is left",
     ]

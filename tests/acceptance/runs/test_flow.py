@@ -141,7 +141,7 @@ def test_a_wrong_parameter_is_one_line_with_the_usage(greeting: Project, argumen
 
 
 def test_an_unknown_workflow_or_command_names_the_nearest(greeting: Project) -> None:
-    assert "there is: greeting" in failing(greeting, "flow", "run", "greting", "x")
+    assert "available: greeting" in failing(greeting, "flow", "run", "greting", "x")
     assert "did you mean 'status'" in failing(greeting, "stauts")
 
 
