@@ -145,16 +145,16 @@ class _Process:
 async def _serve(use_cases: Driving, runs: LocalRuns, http: tuple[str, int] | None) -> AsyncIterator[None]:
     """The daemon's endpoints, and what is subscribed to its runs."""
     from sidecar.mcp_server import endpoints  # noqa: PLC0415
+    from sidecar.notify.notices import notifications  # noqa: PLC0415
     from sidecar.notify.observing import observing  # noqa: PLC0415
-    from sidecar.notify.telling import telling  # noqa: PLC0415
     from sidecar.service import logging_setup  # noqa: PLC0415
 
     async with (
-        telling(runs.owner) as told,
+        notifications(runs.owner) as on_event,
         observing(runs, counts=True) as pages,
         endpoints.daemon_endpoints(use_cases, runs, http=http, pages=pages),
     ):
-        runs.listeners |= {told, logging_setup.following(runs.owner.root)}
+        runs.listeners |= {on_event, logging_setup.following(runs.owner.root)}
         yield
 
 

@@ -23,8 +23,8 @@ from sidecar.errors import SidecarError, UnwrappedErrors
 from sidecar.mcp_server import endpoints
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
+from sidecar.notify.notices import notifications
 from sidecar.notify.observing import observing
-from sidecar.notify.telling import telling
 from sidecar.service import keeping, workspaces
 from sidecar.service.owners import StartOptions, open_owner
 from sidecar.service.runs import run_result
@@ -152,7 +152,7 @@ class _Foreground:
 
     async def _owned(self, tasks: TaskGroup) -> tuple[Ending, dict[str, Any] | None]:
         found: dict[str, Any] | None = None
-        async with open_owner(self._project, self._remark) as owner, telling(owner) as on_event:
+        async with open_owner(self._project, self._remark) as owner, notifications(owner) as on_event:
             await self._show_panel(owner)
             runs = endpoints.local_runs(self._project, owner)
             runs.listeners.add(on_event)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from sidecar.errors import SidecarError
-from sidecar.notify.http_post import Poster
+from sidecar.notify.channels import Poster
 from sidecar.service.tracing import Spans
 
 if TYPE_CHECKING:

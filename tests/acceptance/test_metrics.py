@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOKEN = "0123456789abcdef"
-OPTIONAL = {"sidecar.service.metrics", "sidecar.service.tracing", "sidecar.notify.otlp", "sidecar.notify.http_post"}
+OPTIONAL = {"sidecar.service.metrics", "sidecar.service.tracing", "sidecar.notify.otlp", "urllib.request"}
 # Deaf to SIGTERM, and ready once it is.
 DEAF = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
 

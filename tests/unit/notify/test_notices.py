@@ -8,7 +8,8 @@ import pytest
 
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
-from sidecar.notify.notices import Notice, Reader, summed
+from sidecar.notify.channels import Notice
+from sidecar.notify.notices import NoticeReader, summed
 
 RUN = "01JC0000000000000000000000"
 
@@ -18,7 +19,7 @@ def event(kind: str, **data: Any) -> RunEvent:
 
 
 def told(*events: RunEvent) -> list[Notice]:
-    reader = Reader()
+    reader = NoticeReader()
     return [notice for one in events if (notice := reader.read(one)) is not None]
 
 
@@ -83,7 +84,7 @@ def test_nothing_that_a_terminal_or_a_header_would_obey_is_passed_on_and_nothing
 def test_several_are_told_as_one_with_the_weight_of_the_gravest() -> None:
     notices = [Notice("completed", RUN, 1.0, f"w{number}: completed") for number in range(12)]
     notices.append(Notice("failed", RUN, 1.0, "w: failed"))
-    one = summed(notices, left_out=3)
+    one = summed(notices, omitted=3)
     assert one.title == "16 notices: 12 completed, 1 failed"
     assert one.text.splitlines()[-1] == "and 6 more"
     assert (one.event, one.weight) == ("failed", 1)

@@ -19,7 +19,7 @@ from sidecar.engine.owner import Owner
 from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent
-from sidecar.notify.telling import telling
+from sidecar.notify.notices import notifications
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,12 +92,12 @@ def completed() -> RunEvent:
 async def test_what_is_too_much_is_summed_up_and_nothing_is_lost(tmp_path: Path) -> None:
     with serving() as inbox:
         owner, _ = owner_with(tmp_path, {"type": "webhook", "url": inbox.url})
-        async with owner, telling(owner) as hear:
+        async with owner, notifications(owner) as on_event:
             for number in range(BURST):
-                hear(completed())
+                on_event(completed())
                 await inbox.holds(number + 1)
             for _ in range(15):
-                hear(completed())
+                on_event(completed())
                 await anyio.sleep(0.03)  # time enough to send it at once, for somebody who would
         assert BURST < len(inbox.texts) < 2 * BURST
         counts = [re.match(r"\*(\d+) notices", text) for text in inbox.texts]
@@ -107,26 +107,26 @@ async def test_what_is_too_much_is_summed_up_and_nothing_is_lost(tmp_path: Path)
 async def test_a_server_that_never_answers_holds_up_neither_a_run_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for where in ("telling._DELIVERY_S", "http_post._TIMEOUT_S"):
+    for where in ("notices._DELIVERY_S", "channels._POST_TIMEOUT_S"):
         monkeypatch.setattr(f"sidecar.notify.{where}", 600)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         owner, _ = owner_with(tmp_path, {"type": "webhook", "url": url})
         async with owner:
             with anyio.move_on_after(60) as patience:
-                async with telling(owner) as hear:
+                async with notifications(owner) as on_event:
                     for _ in range(300):
-                        hear(completed())
+                        on_event(completed())
             assert not patience.cancel_called
 
 
 async def test_a_way_that_does_not_work_is_reported_once_without_its_address(tmp_path: Path) -> None:
     with serving(code=500) as inbox:
         owner, reports = owner_with(tmp_path, {"type": "webhook", "url": inbox.url})
-        async with owner, telling(owner) as hear:
-            hear(completed())
+        async with owner, notifications(owner) as on_event:
+            on_event(completed())
             await inbox.holds(1)
-            hear(completed())
+            on_event(completed())
             await inbox.holds(2)
     assert [line for line in reports.lines if "notif" in line] == [
         "notifications by webhook do not arrive: HTTP 500 Internal Server Error"
@@ -150,8 +150,8 @@ async def test_whoever_cannot_be_told_is_reported_with_the_reason(
 ) -> None:
     owner, reports = owner_with(tmp_path, channel)
     owner.environment = {"PATH": "/usr/bin:/bin"} if channel["type"] == "command" else {"PATH": str(tmp_path)}
-    async with owner, telling(owner) as hear:
-        hear(completed())
+    async with owner, notifications(owner) as on_event:
+        on_event(completed())
     assert [why in line for line in reports.lines] == [True]
 
 
@@ -159,8 +159,8 @@ async def test_a_name_and_password_in_an_address_log_in_there(tmp_path: Path) ->
     with serving() as inbox:
         url = inbox.url.replace("//", "//bot:pass%20word@")
         owner, reports = owner_with(tmp_path, {"type": "webhook", "url": url})
-        async with owner, telling(owner) as hear:
-            hear(completed())
+        async with owner, notifications(owner) as on_event:
+            on_event(completed())
             await inbox.holds(1)
     assert inbox.logins == ["Basic " + base64.b64encode(b"bot:pass word").decode()]
     assert reports.lines == []
@@ -172,16 +172,16 @@ async def test_a_name_and_password_in_an_address_log_in_there(tmp_path: Path) ->
 )
 async def test_an_address_that_cannot_be_called_is_not_quoted(tmp_path: Path, address: str) -> None:
     owner, reports = owner_with(tmp_path, {"type": "webhook", "url": address})
-    async with owner, telling(owner) as hear:
-        hear(completed())
+    async with owner, notifications(owner) as on_event:
+        on_event(completed())
     assert reports.lines == ["notifications by webhook do not arrive: the address is not one that can be called"]
 
 
 async def test_a_redirection_is_not_followed(tmp_path: Path) -> None:
     with serving(code=302) as inbox:
         owner, reports = owner_with(tmp_path, {"type": "webhook", "url": inbox.url})
-        async with owner, telling(owner) as hear:
-            hear(completed())
+        async with owner, notifications(owner) as on_event:
+            on_event(completed())
             await inbox.holds(1)
     assert "HTTP 302" in "\n".join(reports.lines)
 
@@ -189,12 +189,12 @@ async def test_a_redirection_is_not_followed(tmp_path: Path) -> None:
 async def test_settings_that_are_read_again_hold_from_then_on(tmp_path: Path) -> None:
     with serving() as first, serving() as second:
         owner, _ = owner_with(tmp_path)
-        async with owner, telling(owner) as hear:
-            hear(completed())
+        async with owner, notifications(owner) as on_event:
+            on_event(completed())
             for inbox in (first, second):
                 settings = {"notify": [{"type": "webhook", "url": inbox.url}]}
                 owner.settings = config.Settings.model_validate(settings)
-                hear(completed())
+                on_event(completed())
                 await inbox.holds(1)
     assert (len(first.texts), len(second.texts)) == (1, 1)
 
@@ -203,8 +203,8 @@ async def test_an_error_of_the_run_comes_out_as_it_is(tmp_path: Path) -> None:
     owner, _ = owner_with(tmp_path, {"type": "desktop"})
 
     async def failing() -> None:
-        async with owner, telling(owner) as hear:
-            hear(completed())
+        async with owner, notifications(owner) as on_event:
+            on_event(completed())
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -221,8 +221,8 @@ async def test_the_desktop_is_told_by_notify_send(tmp_path: Path) -> None:
     owner.environment = {"PATH": f"{programs}:/usr/bin:/bin"}
     run_id = ulid.new()
     owner.journal.create(run_id, "deploy <prod>", definition="{}", inputs={})
-    async with owner, telling(owner) as hear:
-        hear(RunEvent(run_id, kinds.RUN_ENDED, 1.0, {"status": "failed", "reason": "a < b"}))
+    async with owner, notifications(owner) as on_event:
+        on_event(RunEvent(run_id, kinds.RUN_ENDED, 1.0, {"status": "failed", "reason": "a < b"}))
     words = (tmp_path / "said").read_text().split("|")
     assert words[:4] == ["--app-name=sidecar", "--urgency=critical", "--", "deploy <prod>: failed"]
     assert words[4].startswith("a &lt; b\n")
