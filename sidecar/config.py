@@ -137,10 +137,10 @@ class Settings(BaseModel):
         "info", description="What `sidecar daemon` says: this, and what is worse."
     )
     metrics: bool = Field(
-        False, description="Whether `sidecar daemon --http` tells numbers for Prometheus, at /metrics."
+        False, description="Whether `sidecar daemon --http` serves metrics for Prometheus, at /metrics."
     )
     metrics_file: str | None = Field(
-        None, description="A file that the daemon keeps those numbers in, for node_exporter; relative to the root."
+        None, description="A file that the daemon writes them to, for node_exporter; relative to the root."
     )
     otlp_endpoint: str | None = Field(
         None,

@@ -146,12 +146,12 @@ async def _serve(use_cases: Driving, runs: LocalRuns, http: tuple[str, int] | No
     """The daemon's endpoints, and what is subscribed to its runs."""
     from sidecar.mcp_server import endpoints  # noqa: PLC0415
     from sidecar.notify.notices import notifications  # noqa: PLC0415
-    from sidecar.notify.observing import observing  # noqa: PLC0415
+    from sidecar.notify.telemetry import observed  # noqa: PLC0415
     from sidecar.service import logging_setup  # noqa: PLC0415
 
     async with (
         notifications(runs.owner) as on_event,
-        observing(runs, counts=True) as pages,
+        observed(runs, counts=True) as pages,
         endpoints.daemon_endpoints(use_cases, runs, http=http, pages=pages),
     ):
         runs.listeners |= {on_event, logging_setup.following(runs.owner.root)}

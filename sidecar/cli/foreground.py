@@ -24,7 +24,7 @@ from sidecar.mcp_server import endpoints
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.notify.notices import notifications
-from sidecar.notify.observing import observing
+from sidecar.notify.telemetry import observed
 from sidecar.service import keeping, workspaces
 from sidecar.service.owners import StartOptions, open_owner
 from sidecar.service.runs import run_result
@@ -166,7 +166,7 @@ class _Foreground:
             )
             if self._received:  # while the owner was being made
                 execution.interrupt(at_once=len(self._received) > 1)
-            async with observing(runs):
+            async with observed(runs):
                 ending = await execution.execute()
             self._on_started()  # where there was nothing to do
             if self._mode.json or self._mode.gives_answer:

@@ -9,11 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +19,20 @@ import pytest
 import yaml
 
 from tests.kit import DEADLINE_S, SIDECAR, Forked, call, until
+from tests.kit.collector import collecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOKEN = "0123456789abcdef"
-OPTIONAL = {"sidecar.service.metrics", "sidecar.service.tracing", "sidecar.notify.otlp", "urllib.request"}
+OPTIONAL = {"prometheus_client", "opentelemetry.sdk", "requests", "sidecar.notify.spans", "urllib.request"}
+WITHOUT = """
+import runpy, sys
+sys.modules |= dict.fromkeys(["prometheus_client", "opentelemetry.sdk", "opentelemetry.exporter"])
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+MISSING = "metrics and traces need packages that are not installed: pip install 'agent-sidecar[telemetry]'"
 # Deaf to SIGTERM, and ready once it is.
 DEAF = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
 
@@ -46,13 +52,18 @@ def sidecar(project: Path, *arguments: str, **environment: str) -> subprocess.Co
 
 
 @contextmanager
-def daemon(project: Path, **settings: Any) -> Iterator[str]:
-    """A daemon with a web server: where that is."""
+def daemon(project: Path, extra: bool = True, /, **settings: Any) -> Iterator[str]:
+    """A daemon with a web server: where that is. `extra`: the packages of the extra `telemetry` are installed."""
     (project / ".swissarmyhammer" / "config.yaml").write_text(yaml.safe_dump({"kill_after_s": 0.3, **settings}))
     log = project / "daemon.log"
     with log.open("w") as file:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
-        process = Forked([SIDECAR, "daemon", "--http", "0"], project, dict(os.environ), **streams)
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+        command = [SIDECAR, "daemon", "--http", "0"]
+        process: subprocess.Popen[Any] = (
+            Forked(command, project, dict(os.environ), **streams)
+            if extra
+            else subprocess.Popen([sys.executable, "-c", WITHOUT, *command], cwd=project, **streams)
+        )
     try:
         until(lambda: "is process" in log.read_text())
         (address,) = re.findall(r"MCP at (http://[^/]+)/mcp", log.read_text())
@@ -73,9 +84,10 @@ def get(url: str, **headers: str) -> tuple[int, str]:
 
 
 def value(text: str, name: str, labels: str = "") -> float:
-    (found,) = re.findall(
-        rf'^sidecar_{name}\{{project="[^"]*"{re.escape(labels and "," + labels)}\}} (\S+)$', text, re.MULTILINE
-    )
+    """Of a sample with these labels and `project`, which all have, in any order."""
+    expected = sorted(labels.split(",")) if labels else []
+    samples = re.findall(rf"^sidecar_{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)
+    (found,) = (value for each, value in samples if sorted(re.findall(r'(?!project)\b\w+="[^"]*"', each)) == expected)
     return float(found)
 
 
@@ -182,61 +194,51 @@ def imported(project: Path, **environment: str) -> set[str]:
 
 
 def test_what_is_off_is_not_even_imported(project: Path) -> None:
-    assert "sidecar.notify.observing" in (without := imported(project))
+    assert "sidecar.notify.telemetry" in (without := imported(project))
     assert not OPTIONAL & without
-    assert imported(project, SIDECAR_OTLP_ENDPOINT="http://127.0.0.1:9") > {"sidecar.notify.otlp"}
+    assert imported(project, SIDECAR_OTLP_ENDPOINT="http://127.0.0.1:9") > {"sidecar.notify.spans", "opentelemetry.sdk"}
 
 
-class Collector:
-    """Takes spans, as any OTLP collector does."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
-        taken = self.requests
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                taken.append((self.path, dict(self.headers), body))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-
-    @property
-    def spans(self) -> list[dict[str, Any]]:
-        scopes = [scope for _, _, body in self.requests for one in body["resourceSpans"] for scope in one["scopeSpans"]]
-        return [span for scope in scopes for span in scope["spans"]]
+def test_without_the_packages_a_run_completes_and_one_line_names_what_to_install(project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, SIDECAR, "flow", "run", "short"],
+        cwd=project,
+        env={**os.environ, "SIDECAR_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert [line for line in done.stderr.splitlines() if "install" in line] == [f"sidecar: {MISSING}"]
+    assert "Traceback" not in done.stderr
 
 
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    found = Collector()
-    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    found.server.shutdown()
-    thread.join()
-    found.server.server_close()
+def test_without_the_packages_a_daemon_serves_on_and_one_line_names_what_to_install(project: Path) -> None:
+    with daemon(project, False, metrics=True, metrics_file="sidecar.prom") as address:
+        assert get(f"{address}/metrics")[0] == 404
+        assert sidecar(project, "flow", "run", "short", "--detach").returncode == 0
+        until(lambda: '"status": "completed"' in sidecar(project, "status", "--json").stdout)
+    assert (project / "daemon.log").read_text().count("pip install 'agent-sidecar[telemetry]'") == 1
+    assert not (project / "sidecar.prom").exists()
 
 
-def test_spans_of_a_run_and_its_steps_reach_the_collector(project: Path, collector: Collector) -> None:
+def test_spans_of_a_run_and_its_steps_reach_the_collector(project: Path) -> None:
     (project / ".swissarmyhammer" / "config.yaml").write_text(
         yaml.safe_dump({"otlp_endpoint": "$WHERE", "otlp_headers": {"X-Key": "$KEY", "X-Plain": "plain"}})
     )
-    where = f"http://127.0.0.1:{collector.server.server_port}/"
-    done = sidecar(project, "flow", "run", "short", WHERE=where, KEY="a-key")
+    with collecting() as collector:
+        done = sidecar(project, "flow", "run", "short", WHERE=f"{collector.url}/", KEY="a-key")
     assert (done.returncode, done.stderr) == (0, "")
-    path, headers, body = collector.requests[0]
+    path, headers, _ = collector.requests[0]
     assert path == "/v1/traces"
-    told = {name.lower(): text for name, text in headers.items()}
-    assert (told["content-type"], told["x-key"], told["x-plain"]) == ("application/json", "a-key", "plain")
-    assert {"key": "service.name", "value": {"stringValue": "sidecar"}} in body["resourceSpans"][0]["resource"][
-        "attributes"
-    ]
+    assert (headers["content-type"], headers["x-key"], headers["x-plain"]) == (
+        "application/x-protobuf",
+        "a-key",
+        "plain",
+    )
+    assert collector.resource["service.name"] == "sidecar"
     spans = {span["name"]: span for span in collector.spans}
     assert set(spans) >= {"run short", "shell_command first"}
     assert spans["shell_command first"]["parentSpanId"] == spans["run short"]["spanId"]

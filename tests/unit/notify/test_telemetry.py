@@ -10,36 +10,36 @@ from typing import Any
 from sidecar.model import events as kinds
 from sidecar.model import ulid
 from sidecar.model.events import RunEvent
-from sidecar.service.metrics import Metrics
+from sidecar.notify.telemetry import Metrics
 
 RUN, OTHER = ulid.new(), ulid.new()
 _LINE = re.compile(r'sidecar_\w+\{(?:\w+="(?:[^"\\\n]|\\["\\n])*",?)+\} [-+0-9.e]+')
 
 
-def heard(*events: tuple[str, float, dict[str, Any]], statuses: tuple[str, ...] = ()) -> dict[str, float]:
+def counted(*events: tuple[str, float, dict[str, Any]], statuses: tuple[str, ...] = ()) -> dict[str, float]:
     """The samples after some events of a run, without the label that all have."""
     metrics = Metrics("/p", lambda: statuses)
     for kind, at, data in events:
-        metrics.hear(RunEvent(RUN, kind, at, data))
+        metrics.on_event(RunEvent(RUN, kind, at, data))
     return samples(metrics)
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
     lines = [line for line in metrics.text().splitlines() if not line.startswith("#")]
     assert all(_LINE.fullmatch(line) for line in lines), lines
-    told = (line.replace('project="/p",', "").replace('{project="/p"}', "").rpartition(" ") for line in lines)
-    return {name: float(value) for name, _, value in told}
+    pairs = (re.sub(r',?project="/p"', "", line).replace("{,", "{").replace("{}", "").rpartition(" ") for line in lines)
+    return {name: float(value) for name, _, value in pairs}
 
 
-def test_runs_are_told_by_status_from_the_journal_whoever_executed_them() -> None:
-    found = heard(statuses=("completed", "completed", "running"))
+def test_runs_are_counted_by_status_from_the_journal_whoever_executed_them() -> None:
+    found = counted(statuses=("completed", "completed", "running"))
     assert found['sidecar_runs{status="completed"}'] == 2
     assert found['sidecar_runs{status="running"}'] == 1
     assert found['sidecar_runs{status="failed"}'] == 0
 
 
 def test_starts_resumes_and_ends_are_counted() -> None:
-    found = heard(
+    found = counted(
         (kinds.RUN_STARTED, 1.0, {"workflow": "w", "previous_status": "pending"}),
         (kinds.RUN_ENDED, 2.0, {"status": "interrupted"}),
         (kinds.RUN_RESUMED, 3.0, {"workflow": "w", "previous_status": "interrupted"}),
@@ -52,19 +52,19 @@ def test_starts_resumes_and_ends_are_counted() -> None:
 
 def test_steps_are_counted_by_type_and_outcome_and_further_attempts_apart() -> None:
     step = {"step": "a", "id": "a", "type": "shell_command"}
-    found = heard(
+    found = counted(
         (kinds.STEP_STARTED, 1.0, {**step, "attempt": 1}),
         (kinds.STEP_FAILED, 2.0, {**step, "error": {"message": "no"}}),
         (kinds.STEP_STARTED, 3.0, {**step, "attempt": 2}),
         (kinds.STEP_COMPLETED, 4.0, step),
     )
-    assert found['sidecar_steps_total{type="shell_command",outcome="failed"}'] == 1
-    assert found['sidecar_steps_total{type="shell_command",outcome="completed"}'] == 1
+    assert found['sidecar_steps_total{outcome="failed",type="shell_command"}'] == 1
+    assert found['sidecar_steps_total{outcome="completed",type="shell_command"}'] == 1
     assert found['sidecar_step_retries_total{type="shell_command"}'] == 1
 
 
 def test_the_ladder_counts_what_had_to_be_ended_and_survivors_wherever_they_are() -> None:
-    found = heard(
+    found = counted(
         *[(kinds.AGENT_STARTED, 1.0, {"agent_id": name}) for name in "abc"],
         (kinds.AGENT_ENDED, 2.0, {"agent_id": "a", "reason": "exited", "rung": "exited", "survivors": 0}),
         (kinds.AGENT_ENDED, 2.0, {"agent_id": "b", "reason": "abort", "rung": "kill", "survivors": 2}),
@@ -81,16 +81,16 @@ def test_a_signal_is_measured_from_its_file_to_the_run_and_from_there_to_the_end
     path.touch()
     written_at = os.lstat(path).st_ctime
     asked = {"signal": "abort", "source": "file", "path": str(path)}
-    found = heard(
+    found = counted(
         (kinds.RUN_STARTED, written_at - 1, {}),
         (kinds.SIGNAL, written_at + 0.03, asked),
         (kinds.RUN_ENDED, written_at + 0.23, {"status": "aborted"}),
     )
     assert found['sidecar_signals_total{signal="abort"}'] == 1
-    assert found['sidecar_signal_noticed_seconds_bucket{signal="abort",le="0.025"}'] == 0
-    assert found['sidecar_signal_noticed_seconds_bucket{signal="abort",le="0.05"}'] == 1
-    assert found['sidecar_signal_applied_seconds_bucket{signal="abort",le="0.1"}'] == 0
-    assert found['sidecar_signal_applied_seconds_bucket{signal="abort",le="0.25"}'] == 1
+    assert found['sidecar_signal_noticed_seconds_bucket{le="0.025",signal="abort"}'] == 0
+    assert found['sidecar_signal_noticed_seconds_bucket{le="0.05",signal="abort"}'] == 1
+    assert found['sidecar_signal_applied_seconds_bucket{le="0.1",signal="abort"}'] == 0
+    assert found['sidecar_signal_applied_seconds_bucket{le="0.25",signal="abort"}'] == 1
     assert found['sidecar_signal_applied_seconds_count{signal="stop"}'] == 0
 
 
@@ -99,7 +99,7 @@ def test_what_was_there_before_the_run_or_was_taken_back_is_no_measure(tmp_path:
     path.touch()
     asked = {"signal": "stop", "source": "file", "path": str(path)}
     written_at = os.lstat(path).st_ctime
-    found = heard(
+    found = counted(
         (kinds.RUN_STARTED, written_at + 5, {}),
         (kinds.SIGNAL, written_at + 5, asked),
         (kinds.SIGNAL, written_at + 6, {"signal": "stop", "cancelled": True}),
@@ -112,19 +112,19 @@ def test_what_was_there_before_the_run_or_was_taken_back_is_no_measure(tmp_path:
 def test_agents_of_a_run_that_ended_without_a_word_about_them_are_not_counted_on() -> None:
     metrics = Metrics("/p", lambda: ())
     for run_id in (RUN, OTHER):
-        metrics.hear(RunEvent(run_id, kinds.AGENT_STARTED, 1.0, {"agent_id": f"of {run_id}"}))
-    metrics.hear(RunEvent(RUN, kinds.RUN_ENDED, 2.0, {"status": "failed"}))
+        metrics.on_event(RunEvent(run_id, kinds.AGENT_STARTED, 1.0, {"agent_id": f"of {run_id}"}))
+    metrics.on_event(RunEvent(RUN, kinds.RUN_ENDED, 2.0, {"status": "failed"}))
     assert samples(metrics)["sidecar_agents"] == 1
 
 
-def test_nothing_that_somebody_wrote_becomes_a_label() -> None:
+def test_nothing_that_a_person_or_an_agent_wrote_becomes_a_label() -> None:
     hostile = 'x"} 1\nsidecar_evil{a="b'
     names = ("workflow", "step", "id", "type", "reason", "rung", "name", "previous_status", "status")
     written = dict.fromkeys(names, hostile)
     metrics = Metrics('/p"\\\n', lambda: [hostile])
     for kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.STEP_STARTED, kinds.STEP_FAILED, kinds.AGENT_ENDED):
-        metrics.hear(RunEvent(RUN, kind, 1.0, {**written, "attempt": 2, "error": hostile, "survivors": 0}))
-    metrics.hear(RunEvent(RUN, kinds.RUN_ENDED, 1.0, written))
+        metrics.on_event(RunEvent(RUN, kind, 1.0, {**written, "attempt": 2, "error": hostile, "survivors": 0}))
+    metrics.on_event(RunEvent(RUN, kinds.RUN_ENDED, 1.0, written))
     text = metrics.text()
     assert "evil" not in text
     assert 'type="other"' in text
