@@ -48,18 +48,18 @@ class Finding:
         return f"{self.file}:{self.line}: {mark}{self.message}"
 
 
-def check_all(root: str, chosen: Sequence[workflows.NamedWorkflow], script: Script) -> list[Finding]:
-    """The findings of several workflows and of the files that they import, file by file."""
+def check_all(root: str, chosen: Sequence[str], script: Script) -> list[Finding]:
+    """The findings of several workflows, by name or file, and of the files that they import, file by file."""
     findings: list[Finding] = []
     loaded: list[Definition] = []
-    for workflow in chosen:
-        examined = workflow.examine()
+    for word in chosen:
+        examined = workflows.examine(root, word)
         findings += map(_of_problem, examined.problems)
         for document, parts in examined.out.values():
             findings += _check_invalid_parts(document, parts, script)
         if examined.definition is not None:
             loaded.append(examined.definition)
-    imported = {path for one in loaded for path in _files(one) if path != one.loaded_from}
+    imported = {path for one in loaded for path in one.files if path != one.loaded_from}
     for one in loaded:
         # A file of tasks alone is checked with the workflow that imports it, which declares more of its names.
         if one.workflow.steps is not None or one.loaded_from not in imported:
@@ -69,7 +69,7 @@ def check_all(root: str, chosen: Sequence[workflows.NamedWorkflow], script: Scri
 
 def check(root: str, definition: Definition, script: Script) -> list[Finding]:
     """The findings of one workflow and of the files that it imports."""
-    files = _files(definition)
+    files = definition.files
     names = {path: analysis_names.names_of(file) for path, file in files.items()}
     task_names = dict(names)
     for path, file in files.items():
@@ -91,14 +91,6 @@ def check(root: str, definition: Definition, script: Script) -> list[Finding]:
         findings.check_expressions(expressions, file.sites())
         all_findings += findings.items
     return _in_order(all_findings)
-
-
-def _files(definition: Definition) -> dict[str, Definition]:
-    """The definition and all that it imports, each file once."""
-    files = {definition.loaded_from: definition}
-    for imported in definition.imports.values():
-        files |= _files(imported)
-    return files
 
 
 def _unused_tasks(definition: Definition) -> frozenset[str]:

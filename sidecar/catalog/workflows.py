@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.catalog import definition, naming, yaml_format
 from sidecar.catalog.definition import AllWords, InvalidPart, valid_part
@@ -26,38 +26,62 @@ _in_use: weakref.WeakValueDictionary[tuple[object, ...], Definition] = weakref.W
 
 
 def find(root: str, name: str) -> Definition:
-    """The workflow of that name with its imports. A broken file is an error, never a reason to take the next one."""
-    return load_located(*locate(root, name))
+    """The workflow of that name with its imports. A broken file is an error, never a reason to take the next one.
+    DefinitionError has the problems of all the files, NotFound the names that there are."""
+    return _whole(_by_name(root, name))
 
 
-def load(path: str) -> Definition:
-    """The workflow in a file that need not be in any of the directories; its imports stay beside and below it."""
-    return load_located(*located(path))
+def load(root: str, word: str) -> Definition:
+    """As `find`; or the workflow in a file, which need not be in any of the directories. Names have no dot and no
+    slash."""
+    return _whole(_located(root, word))
 
 
-def locate(root: str, name: str) -> tuple[str, str, Source, str]:
-    """Where the workflow of that name is: file, name, source, and the directory that its imports stay in."""
+def examine(root: str, word: str) -> Examined:
+    """As `load`, but what is wrong is left out, and not a reason to stop."""
+    try:
+        located = _located(root, word)
+    except DefinitionError as error:  # a file that is not read at all
+        return Examined(None, error.problems, {})
+    return _examined(located, keep_valid=True)
+
+
+def of_project(root: str) -> list[str]:
+    """The names of the workflows that are the project's own."""
+    return [name for name, (source, _) in naming.listed(root, "workflows").items() if source == "project"]
+
+
+class _Located(NamedTuple):
+    """A file of a workflow, and what it is known by. Its imports stay beside and below it."""
+
+    path: str
+    name: str
+    source: Source
+
+
+def _by_name(root: str, name: str) -> _Located:
     source, path = naming.find(root, "workflows", name)
     assert path is not None  # workflows are files, the built-in ones too
     _refuse_stray(root, source, path)
-    return path, name, source, os.path.dirname(path)
+    return _Located(path, name, source)
+
+
+def _located(root: str, word: str) -> _Located:
+    """A file in the directories of the project is refused as by its name."""
+    if os.sep not in word and not word.endswith(naming.SUFFIXES["workflows"]):
+        return _by_name(root, word)
+    path = os.path.abspath(word)
+    directory = os.path.realpath(os.path.dirname(path))
+    for source, own in naming.directories(root, "workflows"):
+        if directory == os.path.realpath(own):
+            _refuse_stray(root, source, path)
+    return _Located(path, _stem(path), "project")
 
 
 def _refuse_stray(root: str, source: Source, path: str) -> None:
     why = naming.stray(root, "workflows", source, path)
     if why is not None:
         raise DefinitionError([Problem.at(path, (1, 1), why)])
-
-
-def located(path: str, root: str | None = None) -> tuple[str, str, Source, str]:
-    """The same for a file; one that is in the directories of the project at `root` is refused as by its name."""
-    path = os.path.abspath(path)
-    directory = os.path.realpath(os.path.dirname(path))
-    if root is not None:
-        for source, own in naming.directories(root, "workflows"):
-            if directory == os.path.realpath(own):
-                _refuse_stray(root, source, path)
-    return path, os.path.splitext(os.path.basename(path))[0], "project", os.path.dirname(path)
 
 
 def included(root: str, includer: Definition, name: str) -> Definition:
@@ -91,25 +115,28 @@ class Definition:
             found.update(imported.workflow.sub_agent_tasks or {})
         return found | (self.workflow.sub_agent_tasks or {})
 
+    @property
+    def files(self) -> dict[str, Definition]:
+        """The definition and all that it imports, each file once."""
+        found = {self.loaded_from: self}
+        for imported in self.imports.values():
+            found |= imported.files
+        return found
+
     def sites(self) -> Iterator[ExpressionSite]:
         """Every text with expressions in its own file."""
         return sites(self.workflow)
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON, so that a run goes on with the very definition that it began with."""
-        files: dict[str, Any] = {}
-        _collect(self, files)
+        files = {
+            path: {
+                "text": one.document.text,
+                "imports": {entry: imported.loaded_from for entry, imported in one.imports.items()},
+            }
+            for path, one in self.files.items()
+        }
         return {"name": self.name, "source": self.source, "path": self.loaded_from, "files": files}
-
-
-def load_located(path: str, name: str, source: Source, directory: str) -> Definition:
-    """The workflow in a file with its imports, which stay inside the directory. DefinitionError has the problems of
-    all the files."""
-    loading = _Loading(source, os.path.realpath(directory), {}, [])
-    loaded = loading.file(path, name, ())
-    if loaded is None or loading.problems:
-        raise DefinitionError(_in_file_order(loading.problems))
-    return loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +148,22 @@ class Examined:
     out: dict[str, tuple[Document, tuple[InvalidPart, ...]]]
 
 
-def examine_located(path: str, name: str, source: Source, directory: str) -> Examined:
-    """As `load`, but what is wrong is left out, and not a reason to stop."""
-    loading = _Loading(source, os.path.realpath(directory), {}, [], keep_valid=True)
-    loaded = loading.file(path, name, ())
+def _whole(located: _Located) -> Definition:
+    examined = _examined(located)
+    if examined.definition is None or examined.problems:
+        raise DefinitionError(examined.problems)
+    return examined.definition
+
+
+def _examined(located: _Located, *, keep_valid: bool = False) -> Examined:
+    loading = _Loading(located.source, os.path.realpath(os.path.dirname(located.path)), keep_valid)
+    loaded = loading.file(located.path, located.name, ())
     return Examined(loaded, tuple(_in_file_order(loading.problems)), loading.out)
 
 
 def restore(record: Mapping[str, Any]) -> Definition:
     """A definition as `record` gave it, whatever became of its files."""
     return _restored(record, record["path"], record["name"])
-
-
-def _collect(loaded: Definition, files: dict[str, Any]) -> None:
-    imports = {entry: imported.loaded_from for entry, imported in loaded.imports.items()}
-    files[loaded.loaded_from] = {"text": loaded.document.text, "imports": imports}
-    for imported in loaded.imports.values():
-        _collect(imported, files)
 
 
 def _restored(record: Mapping[str, Any], path: str, name: str) -> Definition:
@@ -167,9 +193,9 @@ class _Loading:
 
     source: Source
     directory: str
-    known: dict[str, Definition | None]
-    problems: list[Problem]
-    keep_valid: bool = False
+    keep_valid: bool
+    known: dict[str, Definition | None] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
     out: dict[str, tuple[Document, tuple[InvalidPart, ...]]] = field(default_factory=dict)
 
     def file(self, path: str, name: str, chain: tuple[str, ...]) -> Definition | None:
@@ -284,38 +310,3 @@ def _exists_as_spelled(path: str, directory: str) -> bool:
 
 def _stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0]
-
-
-@dataclass(frozen=True, slots=True)
-class NamedWorkflow:
-    """One workflow, not loaded yet: a name of the catalog, or a file."""
-
-    root: str
-    word: str
-
-    @property
-    def is_file(self) -> bool:
-        """Names have no dot and no slash."""
-        return os.sep in self.word or self.word.endswith(naming.SUFFIXES["workflows"])
-
-    def load(self) -> Definition:
-        """The definition; DefinitionError has its problems, NotFound the names that there are."""
-        return load_located(*self._located)
-
-    def examine(self) -> Examined:
-        """The definition as far as it is right, and all that is wrong with it. NotFound as above."""
-        try:
-            located = self._located
-        except DefinitionError as error:  # a file that is not read at all
-            return Examined(None, error.problems, {})
-        return examine_located(*located)
-
-    @property
-    def _located(self) -> tuple[str, str, Source, str]:
-        return located(self.word, self.root) if self.is_file else locate(self.root, self.word)
-
-
-def of_project(root: str) -> list[NamedWorkflow]:
-    """Every workflow that is the project's own, by name."""
-    known = naming.listed(root, "workflows")
-    return [NamedWorkflow(root, name) for name, (source, _) in known.items() if source == "project"]

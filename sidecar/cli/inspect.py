@@ -32,9 +32,9 @@ def validate(arguments: list[str], project: str | None) -> int:
     from sidecar.state.script import Script  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
-    places = [workflows.NamedWorkflow(root, word) for word in options.workflows] or workflows.of_project(root)
+    words = options.workflows or workflows.of_project(root)
     with Script(worker=False) as script:
-        found = [_relative_finding(finding) for finding in check_all(root, places, script)]
+        found = [_relative_finding(finding) for finding in check_all(root, words, script)]
     errors = sum(finding.severity == "error" for finding in found)
     if options.json:
         print(json.dumps({"valid": errors == 0, "findings": [asdict(finding) for finding in found]}, indent=1))
@@ -42,7 +42,7 @@ def validate(arguments: list[str], project: str | None) -> int:
     for finding in found:
         print(printable(str(finding), "�"))
     warnings = len(found) - errors
-    parts = [_counted(len(places), "workflow"), _counted(errors, "problem")]
+    parts = [_counted(len(words), "workflow"), _counted(errors, "problem")]
     print(", ".join(parts + ([_counted(warnings, "warning")] if warnings else [])))
     return INVALID if errors else OK
 
@@ -73,7 +73,7 @@ def graph(arguments: list[str], project: str | None) -> int:
     from sidecar.catalog import workflows  # noqa: PLC0415
 
     root = layout.find_root(project, os.environ)
-    definition = workflows.NamedWorkflow(root, options.workflow).load()
+    definition = workflows.load(root, options.workflow)
     chosen = options.format or ("ascii" if sys.stdout.isatty() else "mermaid")
     print(drawing.FORMATS[chosen](drawing.picture(definition)), end="")
     return OK

@@ -21,12 +21,12 @@ every_workflow = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.st
 @every_workflow
 def test_it_is_valid_by_the_schema_and_by_the_models(path: Path) -> None:
     Draft202012Validator(json_schema()).validate(yaml.safe_load(path.read_text()))
-    assert workflows.load(str(path)).workflow.steps
+    assert workflows.load("/", str(path)).workflow.steps
 
 
 @every_workflow
 def test_it_says_what_it_is_for_and_what_it_asks(path: Path) -> None:
-    definition = workflows.load(str(path))
+    definition = workflows.load("/", str(path))
     assert definition.workflow.name == path.stem
     assert definition.workflow.version
     assert definition.workflow.description.endswith(".")
@@ -36,7 +36,7 @@ def test_it_says_what_it_is_for_and_what_it_asks(path: Path) -> None:
 
 @every_workflow
 def test_its_tasks_and_includes_exist_and_none_is_left_over(path: Path, tmp_path: Path) -> None:
-    definition = workflows.load(str(path))
+    definition = workflows.load("/", str(path))
     steps = {step.id: step for site in definition.sites() for step in site.steps}.values()
     used = {step.sub_agent_task for step in steps if isinstance(step, ParallelForEach)}
     assert used == set(definition.tasks)
@@ -48,7 +48,7 @@ def test_its_tasks_and_includes_exist_and_none_is_left_over(path: Path, tmp_path
 
 @every_workflow
 def test_every_field_that_a_step_writes_is_declared(path: Path) -> None:
-    definition = workflows.load(str(path))
+    definition = workflows.load("/", str(path))
     declared = set(definition.workflow.state_schema.raw)
     written = {_field(site) for site in definition.sites() if site.role is Role.PATH}
     assert written | set(definition.workflow.default_state.raw) <= declared
@@ -62,7 +62,7 @@ def _field(site: ExpressionSite) -> str:
 
 @every_workflow
 def test_only_what_the_caller_wrote_as_a_command_is_ever_code(path: Path) -> None:
-    for site in workflows.load(str(path)).sites():
+    for site in workflows.load("/", str(path)).sites():
         for expression in re.findall(r"\{\{(.*?)\}\}", site.text):
             if re.search(r"\|\s*raw\s*$", expression):
                 assert (site.role, expression.strip()) == (Role.COMMAND, "inputs.check_command | raw")

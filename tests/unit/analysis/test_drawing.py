@@ -44,7 +44,7 @@ error_handling:
 def load(directory: Path, text: str) -> Picture:
     path = directory / "w.yaml"
     path.write_text(text)
-    return picture(workflows.load(str(path)))
+    return picture(workflows.load("/", str(path)))
 
 
 def edges(drawn: Picture) -> set[tuple[str, str, str]]:
@@ -142,7 +142,7 @@ def test_nothing_that_a_terminal_would_obey_is_ever_drawn(tmp_path: Path, name: 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("row", listing.workflows("/nonexistent", "builtin")[0], ids=lambda row: row["name"])
 def test_every_built_in_workflow_can_be_drawn(row: listing.Row, name: str) -> None:
-    drawn = picture(workflows.load(row["path"]))
+    drawn = picture(workflows.load("/", row["path"]))
     text = FORMATS[name](drawn)
     for section in drawn.sections:
         assert all(box.title in text for box in section.boxes)

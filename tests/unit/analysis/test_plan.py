@@ -65,7 +65,7 @@ def plan(tmp_path: Path, script: Script) -> Explain:
         parsed = yaml.safe_load(steps) if isinstance(steps, str) else steps
         path = tmp_path / "w.yaml"
         path.write_text(json.dumps({**yaml.safe_load(BASE), "steps": parsed, **more}))
-        return explain(workflows.load(str(path)), inputs or {}, script, str(tmp_path), SETTINGS)
+        return explain(workflows.load("/", str(path)), inputs or {}, script, str(tmp_path), SETTINGS)
 
     return explained
 

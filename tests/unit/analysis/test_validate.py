@@ -29,10 +29,8 @@ class Project:
         return path
 
     def findings(self, *names: str) -> list[Finding]:
-        places = [workflows.NamedWorkflow(str(self.root), name) for name in names] or workflows.of_project(
-            str(self.root)
-        )
-        return validate.check_all(str(self.root), places, self.script)
+        root = str(self.root)
+        return validate.check_all(root, names or workflows.of_project(root), self.script)
 
     def found(self, text: str) -> list[tuple[int, int, str, str]]:
         """Line, column, severity and message of everything in one workflow."""

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.analysis import validate
-from sidecar.catalog import workflows
 from sidecar.model.steps import STEP_CLASSES
 from sidecar.model.workflow import Workflow
 from sidecar.state.script import Script
@@ -65,6 +64,6 @@ def test_any_definition_has_findings_or_none_and_every_finding_has_a_line(
     file = tmp_path_factory.mktemp("any") / "w.yaml"
     file.write_text(json.dumps(value))  # JSON is YAML
     root = str(file.parent)
-    for finding in validate.check_all(root, [workflows.NamedWorkflow(root, str(file))], script):
+    for finding in validate.check_all(root, [str(file)], script):
         assert str(finding).startswith(f"{file}:1: ")
         assert "\n" not in str(finding)

@@ -29,8 +29,7 @@ class Project:
     def all(self, *names: str) -> list[str]:
         """Everything, as it is printed, without the directories."""
         root = str(self.root)
-        places = [workflows.NamedWorkflow(root, name) for name in names] or workflows.of_project(root)
-        found = validate.check_all(root, places, self.script)
+        found = validate.check_all(root, names or workflows.of_project(root), self.script)
         return [str(one).replace(f"{self.state}/workflows/", "") for one in found]
 
     def found(self, text: str) -> list[str]:

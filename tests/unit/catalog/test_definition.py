@@ -173,7 +173,7 @@ def test_whatever_the_bytes_the_loader_says_what_is_wrong(
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(content)
     try:
-        workflows.load(str(path))
+        workflows.load("/", str(path))
         return
     except DefinitionError as error:
         found = error.problems

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.catalog.workflows import Definition, load_located, restore
+from sidecar.catalog.workflows import Definition, load, restore
 from sidecar.errors import DefinitionError
 
 COMPONENT = "name: part\nsteps:\n  - {id: inner, type: exit}\n"
@@ -26,7 +26,7 @@ class Directory:
         return path
 
     def load(self, name: str = "main.yaml") -> Definition:
-        return load_located(str(self.path / name), "main", "project", str(self.path))
+        return load(str(self.path), str(self.path / name))
 
     def problems(self) -> list[str]:
         with pytest.raises(DefinitionError) as caught:
@@ -150,4 +150,4 @@ def test_a_directory_that_is_itself_a_link_is_no_way_out(directory: Directory, t
     directory.write("main.yaml", "imports: [part.yaml]\nsteps: []\n")
     (tmp_path / "link").symlink_to(directory.path)
     linked = tmp_path / "link"
-    assert load_located(str(linked / "main.yaml"), "main", "project", str(linked)).components
+    assert load(str(linked), str(linked / "main.yaml")).components
