@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from sidecar.catalog import naming, yaml_format
+from sidecar.catalog.definition import parse_part
 from sidecar.catalog.naming import BUILTIN_AGENTS
 from sidecar.errors import DefinitionError
 from sidecar.model import duration
-from sidecar.model.agent import ADAPTER_NAMES, PROMPT, AgentDefinition, Limits
-from sidecar.model.parameters import Parameter, unknown
+from sidecar.model.agent import PROMPT, AgentDefinition, Limits
+from sidecar.model.parameters import Parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pydantic import BaseModel
-    from pydantic_core import ErrorDetails
+    from collections.abc import Mapping
 
     from sidecar.catalog.naming import Source
-    from sidecar.catalog.yaml_format import Document
     from sidecar.errors import Problem
 
 
@@ -78,44 +72,8 @@ def doubts(agent: CatalogAgent) -> list[Problem]:
     return [document.problem(("limits", key), f"`{key}`: {doubt}") for key, doubt in found.items() if doubt is not None]
 
 
-def parse(document: Document) -> AgentDefinition:
-    """The definition in a file; DefinitionError has every problem, in the order of the file."""
-    if not isinstance(document.value, dict):
-        raise DefinitionError([document.problem((), "an agent definition is a mapping, `name: value` on each line")])
-    try:
-        return AgentDefinition.model_validate(document.value)
-    except ValidationError as error:
-        details = sorted(error.errors(), key=lambda detail: document.place(detail["loc"])[0])
-        raise DefinitionError([document.problem(detail["loc"], _message(detail)) for detail in details]) from None
-
-
 def _agent(name: str, source: Source, path: str | None) -> CatalogAgent:
-    definition = BUILTIN[name] if path is None else parse(yaml_format.load(path))
+    if path is None:
+        return CatalogAgent(name, source, path, BUILTIN[name])
+    definition = parse_part(yaml_format.load(path), AgentDefinition, "an agent definition")
     return CatalogAgent(name, source, path, definition)
-
-
-def _message(detail: ErrorDetails) -> str:
-    location = [str(part) for part in detail["loc"] if part != "[key]"]
-    name = ".".join(location)
-    match detail["type"]:
-        case "extra_forbidden":
-            return unknown(location[-1], _known_keys(location[:-1]), "key")
-        case "missing":
-            return f"{name} is missing" + (f": one of {', '.join(ADAPTER_NAMES)}" if name == "adapter" else "")
-        case "literal_error":
-            near = get_close_matches(str(detail["input"]), ADAPTER_NAMES, 1) if name == "adapter" else []
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            return f"{name}: {detail['input']!r} is not {detail['ctx']['expected']}{hint}"
-        case "string_type":
-            return f"{name} has to be text; put it in quotes"
-        case "value_error":
-            return f"{name}: {detail['ctx']['error']}"
-        case _:
-            return f"{name}: {detail['msg']}"
-
-
-def _known_keys(location: Iterable[str]) -> list[str]:
-    """The keys that a mapping at a location may have."""
-    models: dict[str, type[BaseModel]] = {"limits": Limits, "parameters": Parameter}
-    model = next((models[part] for part in location if part in models), AgentDefinition)
-    return [field.alias or name for name, field in model.model_fields.items()]

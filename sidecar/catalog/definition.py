@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
@@ -22,6 +22,7 @@ from sidecar.model.parameters import unknown
 from sidecar.model.steps import STEP_CLASSES, StepBase
 from sidecar.model.workflow import DefaultState, Workflow, numbered
 
+_Model = TypeVar("_Model", bound=BaseModel)
 WRAPPER = "workflow"
 STEP_LISTS = frozenset({"steps", "body", "then", "else", "on_failure", "cleanup_on_error"})
 # What the first drafts of the language had, and what serves instead.
@@ -50,31 +51,59 @@ def prefix(value: object) -> tuple[str, ...]:
     return (WRAPPER,) if isinstance(value, dict) and list(value) == [WRAPPER] else ()
 
 
+def content(value: Any) -> Any:
+    """The definition in a file's value."""
+    return value[WRAPPER] if prefix(value) else value
+
+
 def parse(document: Document) -> Workflow:
     """The workflow in a file, every step with an id; DefinitionError has every problem."""
-    found = list(not_json(document.value))
-    reported = {location for location, _ in found}
     where = prefix(document.value)
-    value = json_only(document.value) if found else document.value
-    value = value[WRAPPER] if where else value
-    if not isinstance(value, dict):
-        found = found or [(where, "a workflow is a mapping, `name: value` on each line")]
-        raise DefinitionError([*document.problems, *(document.problem(*each) for each in found)])
+    value, found = _mapping(document, "a workflow", where)
+    reported = {location for location, _ in found}
     for location in _empty_keys(value, Workflow, ()):
         if (*where, *location) not in reported:
             found.append(((*where, *location), f"`{location[-1]}` has no value"))
     reported |= {location for location, _ in found}
     found += _duplicate_ids(value, where)
-    workflow = None
-    try:
-        workflow = Workflow.model_validate(value)
-    except ValidationError as error:
-        details = [_problem(detail, where) for detail in error.errors(include_url=False) if not _is_echo(detail)]
-        found += [(location, message) for location, message in details if location not in reported]
+    workflow, wrong = _validated(Workflow, value)
+    found += [((*where, *location), message) for location, message in wrong if (*where, *location) not in reported]
     if workflow is None or found or document.problems:
-        problems = [*document.problems, *(document.problem(location, message) for location, message in found)]
-        raise DefinitionError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+        raise _error(document, found)
     return numbered(workflow)
+
+
+def parse_part(document: Document, model: type[_Model], noun: str) -> _Model:
+    """What another kind of file has in it: an agent, or a prompt's front matter. DefinitionError has every problem."""
+    value, found = _mapping(document, noun)
+    part, wrong = _validated(model, value)
+    if part is None or found or document.problems:
+        raise _error(document, [*found, *wrong])
+    return part
+
+
+def _mapping(document: Document, noun: str, where: Location = ()) -> tuple[dict[str, Any], list[tuple[Location, str]]]:
+    """The definition as JSON, and where the file has what JSON does not have."""
+    found = list(not_json(document.value))
+    value = json_only(document.value) if found else document.value
+    value = value[WRAPPER] if where else value
+    if not isinstance(value, dict):
+        raise _error(document, found or [(where, f"{noun} is a mapping, `name: value` on each line")])
+    return value, found
+
+
+def _error(document: Document, found: Sequence[tuple[Location, str]]) -> DefinitionError:
+    problems = [*document.problems, *(document.problem(location, message) for location, message in found)]
+    return DefinitionError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+
+
+def _validated(model: type[_Model], value: object) -> tuple[_Model | None, list[tuple[Location, str]]]:
+    """The model of a value, or None and what is wrong."""
+    try:
+        return model.model_validate(value), []
+    except ValidationError as error:
+        details = [detail for detail in error.errors(include_url=False) if not _is_echo(detail)]
+    return None, [_problem(detail, model) for detail in details]
 
 
 def _is_echo(detail: ErrorDetails) -> bool:
@@ -82,9 +111,9 @@ def _is_echo(detail: ErrorDetails) -> bool:
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
-def _problem(detail: ErrorDetails, where: Location) -> tuple[Location, str]:
-    location, model = _model_at(detail["loc"])
-    return (*where, *location), _message(detail, location, model)
+def _problem(detail: ErrorDetails, model: type[BaseModel]) -> tuple[Location, str]:
+    location, owner = _model_at(detail["loc"], model)
+    return location, _message(detail, location, owner)
 
 
 def _message(detail: ErrorDetails, location: Location, owner: type[BaseModel]) -> str:
@@ -95,7 +124,9 @@ def _message(detail: ErrorDetails, location: Location, owner: type[BaseModel]) -
         case "extra_forbidden":
             return _unknown_key(key, owner)
         case "missing":
-            return f"`{key}` is missing"
+            kind = _kind_below(owner, key)
+            words = f": one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+            return f"`{key}` is missing{words}"
         case "union_tag_invalid":
             return unknown(str(detail["ctx"]["tag"]), STEP_CLASSES, "step type")
         case "union_tag_not_found":
@@ -108,7 +139,8 @@ def _message(detail: ErrorDetails, location: Location, owner: type[BaseModel]) -
             )
         case "value_error":
             text = str(detail["ctx"]["error"])
-            return text if text.startswith("`") else f"{named} {text}"
+            is_predicate = text.startswith(("has ", "is ", "do ", "stands "))
+            return text if text.startswith("`") else f"{named} {text}" if is_predicate else f"{named}: {text}"
         case "greater_than":
             return f"{named} has to be greater than {detail['ctx']['gt']:g}, not {_shown(given)}"
         case kind if kind in _PLAIN_MESSAGES:
@@ -161,14 +193,13 @@ def _ids(value: object, location: Location) -> Iterator[tuple[str, Location]]:
             yield from _ids(child, here)
 
 
-def _model_at(loc: Sequence[int | str]) -> tuple[Location, type[BaseModel]]:
+def _model_at(loc: Sequence[int | str], top: type[BaseModel]) -> tuple[Location, type[BaseModel]]:
     """pydantic's location as one in the file, and the model that has, or should have, the last key of it.
 
     Behind the index of a step, pydantic puts the step's type: the file has no such level.
     """
     location: list[int | str] = []
-    owner: type[BaseModel] = Workflow
-    kind: Any = Workflow
+    owner, kind = top, cast(Any, top)
     for part in loc:
         if part == "[key]":
             continue
@@ -176,10 +207,8 @@ def _model_at(loc: Sequence[int | str]) -> tuple[Location, type[BaseModel]]:
             kind = STEP_CLASSES[str(part)]
             continue
         location.append(part)
-        if _is_model(kind):
-            owner, kind = kind, _field_kind(kind, part)
-        else:
-            kind = _item_kind(kind)
+        owner = kind if _is_model(kind) else owner
+        kind = _kind_below(kind, part)
     return tuple(location), owner
 
 
@@ -188,15 +217,14 @@ def _empty_keys(value: object, kind: Any, location: Location) -> Iterator[Locati
     if kind is None or kind is JsonValue:
         return
     if isinstance(value, list):
-        inner = _item_kind(kind)
         for index, item in enumerate(value):
-            yield from _empty_keys(item, inner, (*location, index))
+            yield from _empty_keys(item, _kind_below(kind, index), (*location, index))
     if not isinstance(value, dict):
         return
     if kind is StepBase:
         kind = STEP_CLASSES.get(str(value.get("type")))
     for key, child in value.items():
-        inner = _field_kind(kind, key) if _is_model(kind) else _item_kind(kind)
+        inner = _kind_below(kind, key)
         if child is None and inner is not None and inner is not JsonValue:
             yield (*location, key)
         else:
@@ -226,12 +254,10 @@ def _fields(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: _bare(field.annotation) for name, field in model.model_fields.items()}
 
 
-def _field_kind(model: type[BaseModel], key: object) -> Any:
-    return _fields(model).get(str(key))
-
-
-def _item_kind(kind: Any) -> Any:
-    """What a list has as items, a mapping as values; None for anything else."""
+def _kind_below(kind: Any, key: object) -> Any:
+    """What a model has under a key, a list as items, a mapping as values; None for anything else."""
+    if _is_model(kind):
+        return _fields(kind).get(str(key))
     arguments = get_args(kind)
     if not arguments or get_origin(kind) not in (list, tuple, dict):
         return None
@@ -271,8 +297,7 @@ class ValidPart:
 
 def valid_part(document: Document) -> ValidPart | None:
     """What is right in the file; None where that is not enough for a workflow."""
-    where = prefix(document.value)
-    value = json_only(document.value[where[0]] if where else document.value)
+    value = json_only(content(document.value))
     if not isinstance(value, dict):
         return None
     value = deepcopy(value)
@@ -283,7 +308,8 @@ def valid_part(document: Document) -> ValidPart | None:
         except ValidationError as error:
             # From the back, so that what is taken out of a list or mapping does not hide what else is wrong in it.
             for detail in reversed(error.errors(include_url=False)):
-                out += _remove(value, _model_at(detail["loc"])[0], unknown=detail["type"] == "extra_forbidden")
+                location, _ = _model_at(detail["loc"], Workflow)
+                out += _remove(value, location, unknown=detail["type"] == "extra_forbidden")
         else:
             lost = frozenset(_WORD.findall(document.shadowed)).union(*(_words(part) for part in out))
             return ValidPart(workflow, lost, tuple(out))

@@ -7,17 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sidecar.catalog import naming, yaml_format
-from sidecar.catalog.yaml_format import Document, not_json
+from sidecar.catalog.definition import parse_part
 from sidecar.errors import DefinitionError, Problem
 from sidecar.model.language import StrictModel
 from sidecar.model.parameters import Parameter, unknown
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     from sidecar.catalog.naming import Source
 
 
@@ -88,20 +86,8 @@ def _parts(text: str, path: str) -> tuple[FrontMatter, str, int]:
     # With the line break behind the first fence, each line keeps its number.
     document = yaml_format.parse(text[opening.end() : closing.start()], path)
     body = text[closing.end() :].removeprefix("\n")
-    return _front_matter(document), body, text.count("\n", 0, closing.end()) + 2
-
-
-def _front_matter(document: Document) -> FrontMatter:
-    problems = [document.problem(location, message) for location, message in not_json(document.value)]
-    if not problems and not isinstance(document.value, dict | None):
-        problems = [document.problem((), "the front matter is a mapping, `name: value` on each line")]
-    if problems:
-        raise DefinitionError(problems)
-    try:
-        return FrontMatter.model_validate(document.value or {})
-    except ValidationError as error:
-        details = sorted(error.errors(), key=lambda detail: document.place(detail["loc"]))
-        raise DefinitionError([document.problem(detail["loc"], _message(detail)) for detail in details]) from None
+    front = FrontMatter() if document.value is None else parse_part(document, FrontMatter, "the front matter")
+    return front, body, text.count("\n", 0, closing.end()) + 2
 
 
 def _check_names(declared: tuple[Parameter, ...], body: str, path: str, first_line: int) -> None:
@@ -118,14 +104,3 @@ def _check_names(declared: tuple[Parameter, ...], body: str, path: str, first_li
 
 def _repeated(names: list[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if names.count(name) > 1))
-
-
-def _message(detail: ErrorDetails) -> str:
-    location = detail["loc"]
-    name = ".".join(str(part) for part in location)
-    if detail["type"] == "extra_forbidden":
-        model = Parameter if location[0] == "parameters" else FrontMatter
-        return unknown(str(location[-1]), model.model_fields, "key")
-    if detail["type"] == "value_error":
-        return f"{name} {detail['ctx']['error']}"
-    return f"{name}: {detail['msg']}"

@@ -476,7 +476,7 @@ def not_json(value: object, location: Location = ()) -> Iterator[tuple[Location,
             if isinstance(key, str) and not _scalar_problem(key):
                 yield from not_json(child, (*location, key))
             else:  # `yes:`, `on:`, `1:`: YAML reads them as something else
-                yield location, f"the key {key!r} is not text; put it in quotes"
+                yield (*location, str(key)), f"the key {key!r} is not text; put it in quotes"
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from not_json(item, (*location, index))

@@ -86,15 +86,15 @@ def test_every_problem_is_told_with_its_line_in_the_order_of_the_file(catalog: C
     )
     assert catalog.problems(text) == [
         "1: unknown key 'adaptor'; did you mean 'adapter'?",
-        "2: adapter: 'cloud' is not 'claude', 'codex', 'gemini' or 'command'; did you mean 'claude'?",
-        "3: args.1 has to be text; put it in quotes",
-        "5: env.PORT has to be text; put it in quotes",
-        "7: limits.timeout: 'soon' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
+        "2: `adapter`: 'cloud' is not 'claude', 'codex', 'gemini' or 'command'; did you mean 'claude'?",
+        "3: number 2 of this list has to be text; put it in quotes",
+        "5: `PORT` has to be text; put it in quotes",
+        "7: `timeout`: 'soon' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
         "8: unknown key 'max_tokns'; did you mean 'max_tokens'?",
-        "10: parameters.0.name is missing",
+        "10: `name` is missing",
         "10: unknown key 'nam'; did you mean 'name'?",
-        "11: parameters.1.type: 'text' is not 'string', 'number', 'integer', 'boolean', 'array' or 'object'",
-        "12: prompt_via: 'pipe' is not 'stdin' or 'argument'",
+        "11: `type`: 'text' is not 'string', 'number', 'integer', 'boolean', 'array' or 'object'",
+        "12: `prompt_via`: 'pipe' is not 'stdin' or 'argument'",
     ]
 
 
@@ -103,14 +103,14 @@ def test_every_problem_is_told_with_its_line_in_the_order_of_the_file(catalog: C
     [
         ("", "1: an agent definition is a mapping, `name: value` on each line"),
         ("- adapter: claude\n", "1: an agent definition is a mapping, `name: value` on each line"),
-        ("model: x\n", "1: adapter is missing: one of claude, codex, gemini, command"),
+        ("model: x\n", "1: `adapter` is missing: one of claude, codex, gemini, command"),
         ("model: x\nadapter: claude\nmodel: y\n", "3: 'model' is there twice, first on line 1"),
         ("adapter: claude\nzzz: 1\n", "2: unknown key 'zzz'; available: adapter, args, "),
-        ("adapter: claude\nprompt: hi {{ topic }}\n", "2: prompt: unknown parameter 'topic'"),
-        ("adapter: claude\nprompt: '{{ a.b }}'\n", "2: prompt: {{ a.b }} is not the name of a parameter"),
-        ("adapter: command\ncommand: make all\n", "2: command: `command` is a list of words"),
-        ("adapter: claude\n1: x\n", "2: 1: "),
-        ("adapter: claude\nlimits: 5\n", "2: limits: "),
+        ("adapter: claude\nprompt: hi {{ topic }}\n", "2: `prompt`: unknown parameter 'topic'"),
+        ("adapter: claude\nprompt: '{{ a.b }}'\n", "2: `prompt`: {{ a.b }} is not the name of a parameter"),
+        ("adapter: command\ncommand: make all\n", "2: `command` is a list of words"),
+        ("adapter: claude\n1: x\n", "2: the key 1 is not text"),
+        ("adapter: claude\nlimits: 5\n", "2: `limits` has to be a mapping"),
         ("adapter: claude\nlimits:\n  timeot: 5s\n", "3: unknown key 'timeot'; did you mean 'timeout'?"),
         ("adapter: claude\nlimits:\n  timeout_s: 5\n", "3: unknown key 'timeout_s'; did you mean 'timeout'?"),
     ],

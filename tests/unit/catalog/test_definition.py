@@ -53,11 +53,11 @@ limits: {max_duration: soon}
         "7:6: `on_error`: 'fial' is not 'fail', 'continue' or 'retry'; did you mean 'fail'?",
         "8:5: `prompt_name` is missing, and so is `prompt`: one of them is needed",
         "9:5: `agent` has to be text; put it in quotes",
-        "13:30: `path` 'computed.x' cannot be written: computed fields follow from others; write for example raw.x",
+        "13:30: `path`: 'computed.x' cannot be written: computed fields follow from others; write for example raw.x",
         "14:9: `until` is missing, and so is `duration`: one of them is needed",
-        "15:9: `timeout` '5 weeks' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
+        "15:9: `timeout`: '5 weeks' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
         "16:18: `id`: 'twice' is used by another step",
-        "17:10: `max_duration` 'soon' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
+        "17:10: `max_duration`: 'soon' is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)",
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_key_without_a_value_is_told_where_it_stands() -> None:
         ("steps: []\ndefault_state:\n  raw: {a: .inf}", "3:9"),
         ("steps: []\ndefault_state:\n  raw: {a: !!binary YQ==}", "3:9"),
         ("steps: []\ndefault_state:\n  raw: {a: !!set {x}}", "3:9"),
-        ("steps: []\ndefault_state:\n  raw: {1: a}", "3:3"),
+        ("steps: []\ndefault_state:\n  raw: {1: a}", "3:9"),
         ("steps: []\nyes: 1", "1:1"),
         ('steps: []\ndefault_state:\n  raw: {a: "\\uD800"}', "3:9"),
     ],

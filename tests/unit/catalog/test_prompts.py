@@ -82,7 +82,7 @@ def test_every_problem_has_its_line_in_the_file(place: Prompts) -> None:
     text = "---\ntitel: x\nparameters:\n  - {name: a-b}\n  - {name: c, type: integer, default: x}\n---\nbody\n"
     first, second, third = place.problems(text)
     assert (first, second[:2]) == ("2: unknown key 'titel'; did you mean 'title'?", "4:")
-    assert third == "5: parameters.1.default is not of type integer"
+    assert third == "5: `default` is not of type integer"
     text = "---\nparameters: [{name: topic}]\n---\nfirst\nabout {{ topics }}\n"
     assert place.problems(text) == ["5: unknown parameter 'topics'; did you mean 'topic'?"]
 
