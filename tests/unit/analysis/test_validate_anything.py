@@ -52,6 +52,7 @@ VALUES = st.recursive(LEAVES, containers, max_leaves=15)
 
 
 @example(value="only a text")
+@example(value={"imports": ["\ud800"]})
 @settings(max_examples=200)
 @given(
     value=VALUES
