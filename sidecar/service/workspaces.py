@@ -1,15 +1,17 @@
-"""Workspaces: a directory with what is wanted, what is left and how far it is; made, looked at, cleaned."""
+"""Workspaces: a directory with instructions, a list of what remains, and `.status.json`; made, looked at, cleaned."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
-from dataclasses import asdict
+import stat
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sidecar import layout
 from sidecar.errors import InputError, SidecarError
-from sidecar.service import status_file
 from sidecar.service.status import effective_status, iso_timestamp
 from sidecar.signals import files, receipts, targets
 from sidecar.store.journal import Journal
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from sidecar.store.journal import StoredRun
 
 ITERATE = "iterate"  # the built-in workflow that works through a workspace
-INSTRUCTIONS, TODO = "INSTRUCTIONS.md", "TODO.md"
+INSTRUCTIONS, TODO, STATUS = "INSTRUCTIONS.md", "TODO.md", ".status.json"
+_METADATA = ".metadata.json"  # of claude-iterate
+_MOST_BYTES = 1024 * 1024
 NOT_WRITTEN = "Not written yet: delete this line"  # the workflow `iterate` looks for it, too
 _TEMPLATES = {
     INSTRUCTIONS: f"""\
@@ -42,7 +46,7 @@ What has to hold, and how to check it: the command that has to succeed, the file
 The agent keeps this list, so that the next session can go on from it alone. It may begin empty: then the first
 session writes it from INSTRUCTIONS.md.
 """,
-    status_file.STATUS: """\
+    STATUS: """\
 {
   "complete": false,
   "progress": {"completed": 0, "total": 0},
@@ -53,6 +57,20 @@ session writes it from INSTRUCTIONS.md.
 # A signal, its receipt, and what a writer of either leaves who dies in the middle of it.
 _LEFTOVER = re.compile(r"\.(stop|abort)(\.taken|(\.receipt\.json)?(\.[0-9a-f]{16}\.tmp)?)")
 _RUNS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceStatus:
+    """What the agent wrote into `.status.json`. `problem`: why that cannot be used; then nothing else is set."""
+
+    complete: bool = False
+    completed: int | None = None
+    total: int | None = None
+    percent: float | None = None  # where the agent gives a number instead of two counts
+    worked: bool | None = None
+    summary: str = ""
+    problem: str = ""
+    written_at: float | None = None  # None: there is no such file
 
 
 def init(project: Project, name: str, instructions: str | None = None) -> tuple[Target, list[str], list[str]]:
@@ -118,7 +136,7 @@ def details(project: Project, name: str, database: Database | None) -> dict[str,
     found = [receipts.read(files.path_of(directory, kind)) for kind in files.FILE_NAMES]
     return {
         **summary(project, name, database),
-        "mode": status_file.mode(directory),
+        "mode": written_mode(directory),
         "instructions": _instructions(directory),
         "files": sorted(os.listdir(directory)),
         "runs": [_run(project, run) for run in runs],
@@ -132,7 +150,42 @@ def mode(run: StoredRun) -> str | None:
     given = run.inputs.get("mode")
     if isinstance(given, str):
         return given
-    return (status_file.mode(run.workspace) or "loop") if run.workflow == ITERATE and run.workspace else None
+    return (written_mode(run.workspace) or "loop") if run.workflow == ITERATE and run.workspace else None
+
+
+def read_status(directory: str) -> WorkspaceStatus:
+    """The status of a workspace; never raises, and never waits, whatever stands there."""
+    try:
+        content, written_at = _content(os.path.join(directory, STATUS))
+    except FileNotFoundError:
+        return WorkspaceStatus()
+    except (OSError, ValueError, RecursionError) as error:
+        return WorkspaceStatus(problem=_why(error), written_at=0.0)
+    if not isinstance(content, dict):
+        return WorkspaceStatus(problem="it is no JSON object", written_at=written_at)
+    if not isinstance(content.get("complete"), bool):
+        return WorkspaceStatus(problem="`complete` has to be true or false", written_at=written_at)
+    progress, worked, summary = content.get("progress"), content.get("worked"), content.get("summary")
+    counts = progress if isinstance(progress, dict) else {}
+    return WorkspaceStatus(
+        complete=content["complete"],
+        completed=_count(counts.get("completed")),
+        total=_count(counts.get("total")),
+        percent=progress if _is_number(progress) else None,
+        worked=worked if isinstance(worked, bool) else None,
+        summary=summary if isinstance(summary, str) else "",
+        written_at=written_at,
+    )
+
+
+def written_mode(directory: str) -> str | None:
+    """The mode that claude-iterate wrote into the workspace, if it did."""
+    try:
+        content, _ = _content(os.path.join(directory, _METADATA))
+    except (OSError, ValueError, RecursionError):
+        return None
+    found = content.get("mode") if isinstance(content, dict) else None
+    return found if found in ("loop", "iterative") else None
 
 
 def leftovers(directory: str) -> list[str]:
@@ -183,16 +236,45 @@ def _instructions(directory: str) -> str:
     path = os.path.join(directory, INSTRUCTIONS)
     try:
         with open(path, encoding="utf-8", errors="replace", opener=layout.open_at_once) as file:
-            text = file.read(1024 * 1024)
+            text = file.read(_MOST_BYTES)
     except OSError:
         return "missing"
     return "template" if NOT_WRITTEN in text else "ready" if text else "missing"
 
 
 def _status(directory: str) -> dict[str, Any]:
-    found = asdict(status_file.read(directory))
+    found = asdict(read_status(directory))
     written_at = found.pop("written_at")
     return {**found, "written_at": iso_timestamp(written_at) if written_at else None}
+
+
+def _content(path: str) -> tuple[Any, float]:
+    # Agents write here: a FIFO must not make us wait, and a device must not fill our memory.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(file, "rb") as opened:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        data = opened.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError("it is larger than 1 MiB")
+    return json.loads(data.decode("utf-8-sig")), found.st_mtime
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _run(project: Project, run: StoredRun) -> dict[str, Any]:
