@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.kit.ids import new_id
+
 NAME = "sidecar.db"
 
 
@@ -132,6 +134,19 @@ def forget_the_end(root: Path) -> None:
 def set_status(root: Path, status: str) -> None:
     """Of the newest run."""
     _change(root, "UPDATE runs SET status = ? WHERE run_id = (SELECT MAX(run_id) FROM runs)", status)
+
+
+def repeat_newest_run(root: Path, times: int) -> None:
+    """The row of the newest run with other ids, without its events. Lists show it; nothing else reads a row whose seal
+    is that of another."""
+    columns = (
+        "workflow, workspace, driver, inputs, details, status, start, reason, created_at, updated_at, ended_at, seal"
+    )
+    statement = f"INSERT INTO runs (run_id, {columns}) SELECT ?, {columns} FROM runs WHERE number = ?"
+    with closing(sqlite3.connect(path(root))) as journal:
+        ((newest,),) = journal.execute("SELECT MAX(number) FROM runs").fetchall()
+        journal.executemany(statement, [(new_id(), newest) for _ in range(times)])
+        journal.commit()
 
 
 def last_step_of_any_run(root: Path) -> tuple[str, int, int]:

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from tests.kit import journal
+
 if TYPE_CHECKING:
     from tests.kit import Project
 
@@ -60,6 +62,18 @@ def test_the_step_and_the_iteration_are_known_however_many_tasks_have_run(flows:
     assert flows.finished(process)[0] == 2
     run = flows.json("status", "--json")["runs"][0]
     assert (run["status"], run["step"], run["iteration"]) == ("failed", "loop[0]/all", 1)
+
+
+def test_programs_get_at_most_200_runs_unless_they_ask_for_more(flows: Project) -> None:
+    flows.workflow("short", {"type": "user_message", "message": "done"})
+    flows.output("flow", "run", "short")
+    journal.repeat_newest_run(flows.root, 202)
+
+    def count(*options: str) -> int:
+        return len(flows.json("status", "--json", *options)["runs"])
+
+    assert [count(), count("--all"), count("--limit", "201"), count("--limit", "2")] == [200, 203, 201, 2]
+    assert len(flows.output("status").splitlines()) == 1 + 20 + 1  # a heading, rows for a screen, how to see the others
 
 
 def test_watching_one_run_ends_with_it(flows: Project) -> None:
