@@ -54,7 +54,7 @@ OnEvent = Callable[[RunEvent], None]
 # Asks the person at the client: the question, and what was wrong with the last answer. None where the person does not
 # answer: the run then pauses.
 Ask = Callable[[Json, str | None], Awaitable[str | None]]
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.mcp")
 LOGGER = "sidecar.run"
 ANSWER_WITHIN_S = 3600.0  # a person who has not answered by then is not there: the run pauses
 FIELD = "answer"

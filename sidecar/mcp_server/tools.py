@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Schema = dict[str, Any]
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.mcp")
 # A list of tools stays below 32 KiB whatever a project has: beyond this many characters, names are only in `list`.
 _MOST_NAME_CHARACTERS = 8192
 MAX_ARGUMENT_BYTES = 4 * 1024 * 1024
