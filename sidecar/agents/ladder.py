@@ -90,7 +90,7 @@ async def end_tree(endable: Endable, *, polite: bool) -> Casualties:
     return casualties
 
 
-def left_nothing(endable: Endable, *, orphans: bool) -> Casualties | None:
+def casualties_of_clean_exit(endable: Endable, *, orphans: bool) -> Casualties | None:
     """The casualties of a command that exited and left no process; None where the table has to be read.
 
     `orphans`: whether the sentinel has adopted processes that live.

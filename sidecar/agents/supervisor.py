@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from sidecar.agents.containment import Containment, choose
-from sidecar.agents.ladder import KILL_AFTER_S, Endable, SharedTable, Tree, end_tree, left_nothing
+from sidecar.agents.ladder import KILL_AFTER_S, Endable, SharedTable, Tree, casualties_of_clean_exit, end_tree
 from sidecar.agents.lineage import MARKER_VARIABLE, Identity, Lineage, MarkerOwner, boot_id, pid_namespace, with_marker
 from sidecar.agents.output import AgentPipes, Secrets
 from sidecar.agents.sentinel_link import SentinelLink
@@ -334,7 +334,7 @@ class Agent(Endable):
         reason: Reason = self._reason or ("internal_error" if self._sentinel_lost else "exited")
         casualties = None
         if self._exit is not None and self._reason is None:
-            casualties = left_nothing(self, orphans=self._exit["orphans"])
+            casualties = casualties_of_clean_exit(self, orphans=self._exit["orphans"])
         if casualties is None:
             if self._reason is None:
                 self.kill_at = time.monotonic() + self.launch.kill_after_s

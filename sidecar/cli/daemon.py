@@ -81,7 +81,7 @@ class _Process:
         from sidecar.service.daemon import Daemon  # noqa: PLC0415
 
         serve = partial(_serve, http=http)
-        self._daemons: list[tuple[str, Daemon]] = [(each.root, Daemon(each, serve, _say)) for each in projects]
+        self._daemons: list[tuple[str, Daemon]] = [(each.root, Daemon(each, serve, _log_line)) for each in projects]
         self._failed = 0
         self._systemd = systemd
 
@@ -91,7 +91,7 @@ class _Process:
 
         async with anyio.create_task_group() as signals:
             await signals.start(self._obey)
-            signals.start_soon(self._tell_systemd)
+            signals.start_soon(self._notify_systemd)
             async with anyio.create_task_group() as tasks:
                 for root, daemon in self._daemons:
                     tasks.start_soon(self._keep, root, daemon)
@@ -130,7 +130,7 @@ class _Process:
             logger.log(level, "%s", text)
         self._systemd.reloaded()
 
-    async def _tell_systemd(self) -> None:
+    async def _notify_systemd(self) -> None:
         for _, daemon in self._daemons:
             await daemon.begun.wait()
         if self._pulses():
@@ -158,5 +158,5 @@ async def _serve(use_cases: Driving, runs: LocalRuns, http: tuple[str, int] | No
         yield
 
 
-def _say(text: str) -> None:
+def _log_line(text: str) -> None:
     logger.info("%s", text)

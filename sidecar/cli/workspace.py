@@ -161,7 +161,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("mode", found["mode"]),
         ("files", " ".join(found["files"])),
     ]
-    facts += [("runs" if number == 0 else "", _told(run)) for number, run in enumerate(found["runs"])]
+    facts += [("runs" if number == 0 else "", _run_text(run)) for number, run in enumerate(found["runs"])]
     facts += [
         ("signal", f"{signal['signal']} since {signal['since']}: {signal['reason']}") for signal in found["signals"]
     ]
@@ -172,7 +172,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, told) for name, told in facts if told]
 
 
-def _told(run: dict[str, Any]) -> str:
+def _run_text(run: dict[str, Any]) -> str:
     reason = f": {run['reason']}" if run["reason"] and run["reason"] != run["status"] else ""
     return f"{run['run_id']} {run['workflow']}, {age(run['started_at'], time.time())} ago, {run['status']}{reason}"
 

@@ -125,7 +125,7 @@ class BoundaryGuard:
         self._run.counters.duration_s += now - self._since
         self._since = now
 
-    def time_left_s(self) -> float | None:
+    def time_remaining_s(self) -> float | None:
         """How long the run may still take; None: no limit."""
         most = self._limits.max_duration_s
         return None if most is None else max(_number(most) - self._run.counters.duration_s, 0.0)
@@ -134,7 +134,7 @@ class BoundaryGuard:
         """The end by `max_duration`."""
         return _reached("max_duration", _number(self._limits.max_duration_s or 0.0), "s")
 
-    def cost_left_usd(self) -> float | None:
+    def cost_remaining_usd(self) -> float | None:
         """What agents may still cost; None: no limit."""
         most = self._limits.max_cost_usd
         return None if most is None else max(most - self._run.counters.cost_usd, 0.0)

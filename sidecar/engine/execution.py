@@ -308,7 +308,7 @@ async def _watch_time(execution: Execution) -> None:
     """End the run at the limit of its time; boundaries check it too, this is for a step that takes too long."""
     while True:
         execution.guard.tick()
-        left_s = execution.guard.time_left_s()
+        left_s = execution.guard.time_remaining_s()
         if left_s is None:
             return
         if left_s <= 0:

@@ -112,7 +112,7 @@ class StepRunner:
         error = tried.error
         if error is None:
             self.complete(thread, action, result, attempt=attempt, defer=True, place=place)
-        elif error.get("kind") == "budget" and self.guard.cost_left_usd() == 0:  # not its own budget, but the run's
+        elif error.get("kind") == "budget" and self.guard.cost_remaining_usd() == 0:  # the run's budget
             self.ledger.fail(key, attempt, error)
             self.guard.check_limits(step)
         else:
@@ -386,7 +386,7 @@ class StepRunner:
             attempt=attempt,
             task_id=task_id,
             additions=tuple(self.run.additions.get(key, ())),
-            cost_left_usd=self.guard.cost_left_usd(),
+            cost_remaining_usd=self.guard.cost_remaining_usd(),
             start=partial(processes.start, key=key, task_id=task_id),
             log_path=processes.log_path,
             emit=lambda kind, data: self._emit(kind, {"step": key, "task": task_id, **data}),

@@ -68,7 +68,7 @@ class FullUpdate(Update):
     value: Annotated[JsonValue, Role.VALUE] = Field(default=None, description=VALUE_TEXT)
 
     @model_validator(mode="after")
-    def _says_what(self) -> FullUpdate:
+    def _value_is_given(self) -> FullUpdate:
         if self.operation != "increment" and not self.has_value:
             raise ValueError(VALUE_IS_MISSING)
         return self
@@ -260,7 +260,7 @@ class StateUpdate(Fallible):
     )
 
     @model_validator(mode="after")
-    def _says_what(self) -> StateUpdate:
+    def _value_is_given(self) -> StateUpdate:
         given = self.model_fields_set & {"value", "operation"}
         if self.updates is not None and given:
             raise ValueError(f"`{min(given)}` stands beside `updates`: put it into each of them")

@@ -75,10 +75,10 @@ class IdleWatch:
 
     def _watch(self, directories: set[str]) -> None:
         for directory in self._watched - directories:
-            self._owner.watcher.discard(directory, self._hear)
+            self._owner.watcher.discard(directory, self._on_change)
         for directory in directories - self._watched:
-            self._owner.watcher.add(directory, self._hear)
+            self._owner.watcher.add(directory, self._on_change)
         self._watched = directories
 
-    def _hear(self, _: str) -> None:
+    def _on_change(self, _: str) -> None:
         self._hint.set()

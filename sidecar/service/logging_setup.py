@@ -58,8 +58,8 @@ def following(project: str) -> Callable[[RunEvent], None]:
     """
     names: dict[str, str] = {}
 
-    def hear(event: RunEvent) -> None:
-        told = _told(event, names)
+    def on_event(event: RunEvent) -> None:
+        told = _log_entry(event, names)
         if told is not None:
             fields = {"project": project, "run_id": event.run_id, "event": event.kind}
             logger.log(
@@ -73,10 +73,10 @@ def following(project: str) -> Callable[[RunEvent], None]:
             if event.kind == kinds.RUN_ENDED:
                 names.pop(event.run_id, None)
 
-    return hear
+    return on_event
 
 
-def _told(event: RunEvent, names: dict[str, str]) -> tuple[int, str] | None:
+def _log_entry(event: RunEvent, names: dict[str, str]) -> tuple[int, str] | None:
     data = event.data
     if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
         names[event.run_id] = str(data.get("workflow"))
@@ -120,7 +120,7 @@ class _Repeats(logging.Filter):
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__()
         self._handler = handler
-        self._told: OrderedDict[tuple[Any, ...], tuple[logging.LogRecord, int]] = OrderedDict()  # and how often since
+        self._repeated: OrderedDict[tuple[Any, ...], tuple[logging.LogRecord, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -134,18 +134,18 @@ class _Repeats(logging.Filter):
     def _is_new(self, record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None
         key = (record.name, record.levelno, record.getMessage(), kind)
-        known = self._told.get(key)
-        self._told[key] = (known[0], known[1] + 1) if known else (record, 0)
+        known = self._repeated.get(key)
+        self._repeated[key] = (known[0], known[1] + 1) if known else (record, 0)
         return known is None
 
     def _due(self, now: float) -> list[tuple[logging.LogRecord, int]]:
         """What was told a while ago; the oldest first, and so its place in here."""
         due = []
-        while self._told:
-            key, (record, count) = next(iter(self._told.items()))
-            if now - record.created < _REPEATED_S and len(self._told) <= _MOST_REPEATED:
+        while self._repeated:
+            key, (record, count) = next(iter(self._repeated.items()))
+            if now - record.created < _REPEATED_S and len(self._repeated) <= _MOST_REPEATED:
                 break
-            del self._told[key]
+            del self._repeated[key]
             if count:
                 due.append((record, count))
         return due

@@ -68,7 +68,7 @@ class Systemd:
         grace_s = max((pulse.kill_after_s for pulse in pulses), default=0.0)
         self._ends = True
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={round((grace_s + _END_S) * 1e6)}")
-        self._tell(pulses)
+        self._notify(pulses)
 
     async def serving(self, look: Callable[[], Sequence[Pulse]]) -> None:
         """It serves from now on. Tells until cancelled, and feeds the watchdog while everything turns.
@@ -81,7 +81,7 @@ class Systemd:
         turns = _turns(pulses)
         self._serves = True
         self._send("READY=1")
-        self._tell(pulses)
+        self._notify(pulses)
         while True:
             await anyio.sleep(self._pause_s)
             self._send_again()
@@ -91,13 +91,13 @@ class Systemd:
                 if not standing:
                     self._send("WATCHDOG=1")
                     turns, fed_at = _turns(pulses), time.monotonic()
-            self._tell(pulses, standing)
+            self._notify(pulses, standing)
 
     @property
     def _pause_s(self) -> float:
         return _LOOK_S if self._watchdog_s is None else min(_LOOK_S, self._watchdog_s / _BEATS / 2)
 
-    def _tell(self, pulses: Sequence[Pulse], standing: Sequence[str] = ()) -> None:
+    def _notify(self, pulses: Sequence[Pulse], standing: Sequence[str] = ()) -> None:
         """The line that `systemctl status` shows, whenever it changed."""
         status = f"the watcher of signal files stands still: {', '.join(standing)}" if standing else None
         status = status or status_line(pulses, ends=self._ends)

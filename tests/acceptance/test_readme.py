@@ -20,6 +20,7 @@ CHECKOUT = Path(__file__).parents[2]
 DOCUMENTS = [
     "README.md",
     *(f"docs/{name}.md" for name in ("signals", "language", "reference", "agents", "mcp", "operations", "events")),
+    "docs/architecture.md",
     *(f"docs/tutorial-{name}.md" for name in ("loop", "review", "approval")),
 ]
 OUTPUTS = ("Workspace not found", "tidy: ")  # how the blocks begin that show what is printed

@@ -259,7 +259,7 @@ def _assignment(context: Context, request: TurnRequest) -> Assignment:
         name = context.services.settings.default_agent
     if not isinstance(name, str):
         raise StepFailed(f"`agent` has to be the name of one, not {name!r}", kind="agent")
-    if context.cost_left_usd is not None and context.cost_left_usd <= 0:
+    if context.cost_remaining_usd is not None and context.cost_remaining_usd <= 0:
         raise StepFailed(f"agent {name!r}: nothing is left of the run's budget", kind="budget", agent=name)
     try:
         definition = _limited(context, request, agents.find(context.services.root, name).definition)
@@ -280,7 +280,7 @@ def _limited(context: Context, request: TurnRequest, definition: AgentDefinition
     limits = definition.limits
     changes = {
         "timeout_s": _least(limits.timeout_s, positive_s(context.view, request.timeout, "timeout")),
-        "max_cost_usd": _least(limits.max_cost_usd, context.cost_left_usd),
+        "max_cost_usd": _least(limits.max_cost_usd, context.cost_remaining_usd),
     }
     return definition.model_copy(
         update={"limits": limits.model_copy(update=changes), "env": {**definition.env, **request.env}}

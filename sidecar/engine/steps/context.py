@@ -61,7 +61,7 @@ class Context:
     attempt: int  # counted across crashes and resumes
     task_id: str | None
     additions: tuple[str, ...]  # what a redirect or a gate's feedback adds to the prompt of an agent
-    cost_left_usd: float | None  # None: no limit
+    cost_remaining_usd: float | None  # None: no limit
     # Starts a process, journals it, and journals its end whenever it comes. `name` is for people.
     start: Callable[[Launch, str], Awaitable[Agent]]
     log_path: Callable[[], str]  # a new file for the output of the next process

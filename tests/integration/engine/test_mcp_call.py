@@ -480,7 +480,7 @@ def context(world: World, script: Script, clients: McpClients | None, **state: o
         attempt=1,
         task_id=None,
         additions=(),
-        cost_left_usd=None,
+        cost_remaining_usd=None,
         start=world.start,
         log_path=lambda: str(world.root / "log"),
         emit=lambda kind, data: None,

@@ -58,7 +58,7 @@ class Bench:
             attempt=1,
             task_id=None,
             additions=(),
-            cost_left_usd=None,
+            cost_remaining_usd=None,
             start=self.start,
             log_path=self.log_path,
             emit=self.tell,

@@ -67,7 +67,7 @@ class Stage:
             attempt=1,
             task_id=None,
             additions=(),
-            cost_left_usd=None,
+            cost_remaining_usd=None,
             start=self._start,
             log_path=self._log_path,
             emit=lambda kind, data: self.told.append((kind, data)),

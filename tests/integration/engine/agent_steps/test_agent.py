@@ -274,7 +274,7 @@ async def test_an_agent_may_cost_what_is_left_to_the_run_and_no_more_than_its_ow
     stage: Stage, claude_says: ClaudeSays, left: float, of_agent: float | None, cap: str
 ) -> None:
     stage.define("worker", claude_says(result()), "claude", limits={"max_cost_usd": of_agent} if of_agent else {})
-    await done(stage, context=stage.context(cost_left_usd=left), prompt="go")
+    await done(stage, context=stage.context(cost_remaining_usd=left), prompt="go")
     words = (stage.root / "argv").read_text().splitlines()
     assert words[words.index("--max-budget-usd") + 1] == cap
 
@@ -287,14 +287,14 @@ async def test_a_budget_that_the_tool_reports_as_spent_is_a_budget(stage: Stage,
 
 async def test_an_agent_that_spends_more_than_is_left_is_ended(stage: Stage, claude_says: ClaudeSays) -> None:
     stage.define("worker", claude_says(result()) + "\nsleep 1000", "claude")
-    error = await failure(stage, context=stage.context(cost_left_usd=0.2), prompt="go")
+    error = await failure(stage, context=stage.context(cost_remaining_usd=0.2), prompt="go")
     assert (error["kind"], error["reason"]) == ("budget", "budget")
     assert stage.spent == [(0.25, 150)]
 
 
 async def test_where_nothing_is_left_nothing_is_started(stage: Stage) -> None:
     stage.define("worker", "cat")
-    assert (await failure(stage, context=stage.context(cost_left_usd=0.0), prompt="go"))["kind"] == "budget"
+    assert (await failure(stage, context=stage.context(cost_remaining_usd=0.0), prompt="go"))["kind"] == "budget"
     assert stage.agents == []
     assert stage.spent == []
 

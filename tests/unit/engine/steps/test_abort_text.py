@@ -67,7 +67,7 @@ class Step:
             attempt=1,
             task_id=None,
             additions=(),
-            cost_left_usd=None,
+            cost_remaining_usd=None,
             start=nothing,
             log_path=nothing,
             emit=lambda kind, data: self.told.append((kind, data)),

@@ -36,7 +36,7 @@ def context(script: Script, state: Reactive) -> Context:
         attempt=1,
         task_id=None,
         additions=(),
-        cost_left_usd=None,
+        cost_remaining_usd=None,
         start=_nothing_is_started,
         log_path=lambda: "",
         emit=lambda kind, data: None,
