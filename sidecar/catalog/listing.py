@@ -74,7 +74,7 @@ def whole_heading(path: str) -> Row:
     """The heading by the reader of whole definitions; DefinitionError has every problem."""
     from sidecar.catalog import definition  # noqa: PLC0415 - imports the models
 
-    workflow = definition.parse(yaml_format.load_all(path))
+    workflow = definition.parse(yaml_format.load(path))
     parameters = [described(one) for one in workflow.parameters]
     return {"description": workflow.description, "parameters": parameters, "version": workflow.version}
 

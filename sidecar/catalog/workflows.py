@@ -201,7 +201,7 @@ class _Loading:
     def file(self, path: str, name: str, chain: tuple[str, ...]) -> Definition | None:
         """The definition in a file; None where it has problems, which are noted."""
         try:
-            document = yaml_format.load_all(path)
+            document = yaml_format.load(path)
         except DefinitionError as error:
             self.problems += error.problems
             return None

@@ -102,40 +102,22 @@ def load(path: str) -> Document:
 
 
 def parse(text: str, path: str) -> Document:
-    """Parse a text; the path is for messages."""
-    return _without_problems(_parse(text, path))
+    """Parse a text; the path is for messages. Keys that are there twice are `problems` of the document, so that the
+    rest can be checked, too."""
+    try:
+        if is_fast(text):
+            return _document(FastLoader(text), text, path)
+    except TooMany as error:
+        raise _at_mark(error, path) from None
+    except (yaml.YAMLError, RecursionError, *CONSTRUCTOR_ERRORS):
+        pass  # the other scanner has the last word, so that a file has the same errors on every machine
+    if FAST:
+        _check_count(text, path)
+    return parse_pure(text, path)
 
 
 def parse_pure(text: str, path: str) -> Document:
     """Parse without libyaml: what `parse` does where there is none, and whenever there is an error."""
-    return _without_problems(_parse_pure(text, path))
-
-
-def load_all(path: str) -> Document:
-    """As `load`, but keys that are there twice are `problems` of the document, so that the rest can be checked, too."""
-    return _parse(text_of(path), path)
-
-
-def _without_problems(document: Document) -> Document:
-    if document.problems:
-        raise DefinitionError(document.problems)
-    return document
-
-
-def _parse(text: str, path: str) -> Document:
-    try:
-        _check_count(text)
-    except TooMany as error:
-        raise _at_mark(error, path) from None
-    if is_fast(text):
-        try:
-            return _document(FastLoader(text), text, path)
-        except (yaml.YAMLError, RecursionError, *CONSTRUCTOR_ERRORS):
-            pass  # the other scanner has the last word, so that a file has the same errors on every machine
-    return _parse_pure(text, path)
-
-
-def _parse_pure(text: str, path: str) -> Document:
     text = text.removeprefix("\ufeff")  # editors on Windows put a byte-order mark there
     try:
         return _document(PureLoader(text), text, path)
@@ -162,33 +144,23 @@ def load_nodes(path: str) -> tuple[Any, yaml.Node | None]:
     if not is_fast(text):
         raise ScannersDiffer
     loader = FastLoader(text)
-    root, twice = _nodes(loader, path)
-    if twice:
+    composer = _Composer(loader)
+    root = composer.document()
+    if composer.twice:
         raise ScannersDiffer
     return loader, root
 
 
-def _nodes(loader: Any, path: str) -> tuple[yaml.Node | None, list[_Twice]]:
-    """The nodes of a document, and the keys that are there twice. Aliases that contain themselves, and aliases that
-    multiply, are refused."""
-    root = _compose(loader)
-    problems: list[Problem] = []
-    twice: list[_Twice] = []
-    if root is not None and _size(root, {}, problems, path, twice) > MAX_VALUES:
-        problems.append(Problem.at(path, (1, 1), f"more than {MAX_VALUES} values when its aliases are written out"))
-    if problems:
-        raise DefinitionError(problems)
-    return root, twice
-
-
 def _document(loader: Any, text: str, path: str) -> Document:
-    root, twice = _nodes(loader, path)
+    composer = _Composer(loader)
+    root = composer.document()
     value = None if root is None else loader.construct_document(root)
     problems = [
-        Problem.at(path, _start(key), f"{key.value!r} is there twice, first on line {line}") for key, _, line in twice
+        Problem.at(path, _start(key), f"{key.value!r} is there twice, first on line {line}")
+        for key, _, line in composer.twice
     ]
     lines = text.split("\n")
-    shadowed = [lines[node.start_mark.line : node.end_mark.line + 1] for _, node, _ in twice]
+    shadowed = [lines[node.start_mark.line : node.end_mark.line + 1] for _, node, _ in composer.twice]
     return Document(path, value, root, text, tuple(problems), "\n".join(line for part in shadowed for line in part))
 
 
@@ -210,34 +182,6 @@ def text_of(path: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DefinitionError([Problem.at(path, (line, 1), "not UTF-8")]) from None
-
-
-def _size(
-    node: yaml.Node,
-    known: dict[int, int | None],
-    problems: list[Problem],
-    path: str,
-    twice: list[_Twice],
-) -> int:
-    """How many values a node stands for. `known` makes this linear: an alias is the same node again."""
-    if id(node) in known:
-        size = known[id(node)]
-        if size is None:  # still being counted: it contains itself
-            problems.append(Problem.at(path, _start(node), "an alias that contains itself"))
-        return size or 0
-    known[id(node)] = None
-    children: list[yaml.Node] = []
-    if isinstance(node, yaml.MappingNode):
-        twice.extend(_duplicates(node))
-        children = [part for pair in node.value for part in pair]
-    elif isinstance(node, yaml.SequenceNode):
-        children = node.value
-    size = 1 + len(children)
-    for child in children:
-        if type(child) is not yaml.ScalarNode:
-            size += _size(child, known, problems, path, twice) - 1
-    known[id(node)] = size
-    return size
 
 
 def _duplicates(node: yaml.MappingNode) -> list[_Twice]:
@@ -302,10 +246,6 @@ def is_fast(text: str) -> bool:
     return FAST and "\t" not in text and "\ufeff" not in text and not _QUIRKS.search(text)
 
 
-class TooDeep(yaml.MarkedYAMLError):
-    """The file nests deeper than a definition has any use for."""
-
-
 class TooMany(yaml.MarkedYAMLError):
     """The file has more values than a definition has any use for."""
 
@@ -314,27 +254,10 @@ class ScannersDiffer(yaml.YAMLError):
     """The two scanners differ here, and the pure one is to be asked."""
 
 
-def _compose(loader: Any) -> yaml.Node | None:
-    """The one document of a stream as nodes; None where the stream is empty.
-
-    Without recursion: libyaml's own composer recurses in C, where half a megabyte of `- - - -` ends the process.
-    """
-    loader.get_event()  # the stream's start
-    if loader.check_event(yaml.StreamEndEvent):
-        return None
-    loader.get_event()  # the document's start
-    root = _node(loader)
-    loader.get_event()  # the document's end
-    if not loader.check_event(yaml.StreamEndEvent):
-        mark = loader.get_event().start_mark
-        raise yaml.composer.ComposerError("expected a single document", None, "but found another document", mark)
-    return root
-
-
-def _check_count(text: str) -> None:
-    """TooMany, for a text that has too many values. libyaml is asked, whatever it may read otherwise: the pure scanner
-    takes ten seconds for as many."""
-    if not FAST or len(text) < 2 * MAX_VALUES:  # a value, and what parts it from the next
+def _check_count(text: str, path: str) -> None:
+    """DefinitionError for a text that has too many values. libyaml is asked, whatever it may read otherwise: the pure
+    scanner takes ten seconds for as many."""
+    if len(text) < 2 * MAX_VALUES:  # a value, and what parts it from the next
         return
     loader: Any = FastLoader(text)
     values = depth = 0
@@ -345,90 +268,123 @@ def _check_count(text: str) -> None:
             depth += (type(event) in _STARTS) - (type(event) in _ENDS)
             if values > MAX_VALUES:
                 raise _too_many(event)
-    except yaml.YAMLError as error:
-        if isinstance(error, TooMany):
-            raise
+    except TooMany as error:
+        raise _at_mark(error, path) from None
+    except yaml.YAMLError:
+        pass
 
 
-def _too_many(event: Any) -> TooMany:
+def _too_many(event: Any, hint: str = "") -> TooMany:
     """The error for the event that is one too many."""
-    return TooMany(None, None, f"more than {MAX_VALUES} values", event.start_mark)
+    return TooMany(None, None, f"more than {MAX_VALUES} values{hint}", event.start_mark)
 
 
-def _node(loader: Any) -> yaml.Node:
-    anchors: dict[str, yaml.Node] = {}
-    open_nodes: list[yaml.CollectionNode] = []
-    keys: list[yaml.Node | None] = []  # for each open mapping: the key that waits for its value
-    values = 0
-    while True:
-        event = loader.get_event()
-        if type(event) in _ENDS:
-            keys.pop()
-            node: yaml.Node = open_nodes.pop()
-            node.end_mark = event.end_mark
-        else:
-            values += 1
-            if values > MAX_VALUES:  # here, and not when all of them are in memory
-                raise _too_many(event)
-            node = _new_node(loader, event, anchors)
-            if type(node) is yaml.ScalarNode and not node.style and "?" in node.value:
-                _refuse_question_mark(loader, open_nodes)
+class _Composer:
+    """Makes nodes of the events of a loader. What has too many values, or is too deep, is refused while it comes.
+
+    Without recursion: libyaml's own composer recurses in C, where half a megabyte of `- - - -` ends the process.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.twice: list[_Twice] = []  # the keys that are there twice
+        self._loader = loader
+        self._anchors: dict[str, yaml.Node] = {}
+        self._open: list[yaml.CollectionNode] = []
+        self._keys: list[yaml.Node | None] = []  # for each open mapping: the key that waits for its value
+        self._values = 0  # so far, those that aliases stand for included
+        self._before: dict[int, int] = {}  # by the identity of an open node: how many values came before it
+        self._sizes: dict[int, int] = {}  # by the identity of a complete collection
+
+    def document(self) -> yaml.Node | None:
+        """The one document of the stream; None where the stream is empty."""
+        loader = self._loader
+        loader.get_event()  # the stream's start
+        if loader.check_event(yaml.StreamEndEvent):
+            return None
+        loader.get_event()  # the document's start
+        root = self._root()
+        loader.get_event()  # the document's end
+        if not loader.check_event(yaml.StreamEndEvent):
+            mark = loader.get_event().start_mark
+            raise yaml.composer.ComposerError("expected a single document", None, "but found another document", mark)
+        self.twice.sort(key=lambda one: _start(one[0]))
+        return root
+
+    def _root(self) -> yaml.Node:
+        while True:
+            event = self._loader.get_event()
+            node = self._ended(event) if type(event) in _ENDS else self._begun(event)
             if type(event) in _STARTS:
-                if len(open_nodes) >= MAX_DEPTH:
-                    raise TooDeep(None, None, f"nested more than {MAX_DEPTH} deep", event.start_mark)
-                assert isinstance(node, yaml.CollectionNode)
-                open_nodes.append(node)
-                keys.append(None)
                 continue
-        if not open_nodes:
-            return node
-        parent = open_nodes[-1]
-        if type(parent) is yaml.SequenceNode:
-            parent.value.append(node)
-        elif keys[-1] is None:
-            keys[-1] = node
+            if not self._open:
+                return node
+            parent = self._open[-1]
+            if type(parent) is yaml.SequenceNode:
+                parent.value.append(node)
+            elif self._keys[-1] is None:
+                self._keys[-1] = node
+            else:
+                parent.value.append((self._keys[-1], node))
+                self._keys[-1] = None
+
+    def _ended(self, event: Any) -> yaml.Node:
+        self._keys.pop()
+        node = self._open.pop()
+        node.end_mark = event.end_mark
+        self._sizes[id(node)] = self._values - self._before.pop(id(node))
+        if isinstance(node, yaml.MappingNode):
+            self.twice += _duplicates(node)
+        return node
+
+    def _begun(self, event: Any) -> yaml.Node:
+        node = self._node(event)
+        if id(node) in self._before:
+            raise yaml.composer.ComposerError(None, None, "an alias that contains itself", node.start_mark)
+        self._values += self._sizes.get(id(node), 1)
+        if self._values > MAX_VALUES:
+            raise _too_many(event, " when its aliases are written out" if self._anchors else "")
+        if type(event) in _STARTS:
+            if len(self._open) >= MAX_DEPTH:
+                message = f"nested more than {MAX_DEPTH} deep"
+                raise yaml.composer.ComposerError(None, None, message, event.start_mark)
+            assert isinstance(node, yaml.CollectionNode)
+            self._before[id(node)] = self._values - 1
+            self._open.append(node)
+            self._keys.append(None)
+        return node
+
+    def _node(self, event: Any) -> yaml.Node:
+        """The node that an event begins. It is known by its anchor at once, so that one that contains itself is
+        seen."""
+        start, end = event.start_mark, event.end_mark
+        if type(event) is yaml.AliasEvent:
+            if event.anchor not in self._anchors:
+                raise yaml.composer.ComposerError(None, None, f"found undefined alias {event.anchor!r}", start)
+            return self._anchors[event.anchor]
+        node: yaml.Node
+        if type(event) is yaml.ScalarEvent:
+            node = yaml.ScalarNode(self._tag(event, yaml.ScalarNode, event.value), event.value, start, end, event.style)
+            # `[why?]` is a text to libyaml and an error to the pure scanner.
+            if not event.style and "?" in event.value and self._open and self._open[-1].flow_style:
+                self._refuse_unless_pure()
         else:
-            parent.value.append((keys[-1], node))
-            keys[-1] = None
+            kind = yaml.SequenceNode if type(event) is yaml.SequenceStartEvent else yaml.MappingNode
+            node = kind(self._tag(event, kind, None), [], start, end, flow_style=event.flow_style)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
 
+    def _tag(self, event: Any, kind: type[yaml.Node], value: str | None) -> str:
+        if event.tag is not None:
+            self._refuse_unless_pure()
+        # The resolver has the same answer for a text in quotes, or one that begins as no other type, but is slower.
+        if event.tag is None and value is not None and not (event.implicit[0] and value[:1] in _NOT_TEXT):
+            return "tag:yaml.org,2002:str"
+        return str(self._loader.resolve(kind, value, event.implicit) if event.tag in (None, "!") else event.tag)
 
-def _refuse_question_mark(loader: Any, open_nodes: list[yaml.CollectionNode]) -> None:
-    """`[why?]` is a text to libyaml and an error to the pure scanner."""
-    if open_nodes and open_nodes[-1].flow_style and not _is_pure(loader):
-        raise ScannersDiffer
-
-
-def _new_node(loader: Any, event: Any, anchors: dict[str, yaml.Node]) -> yaml.Node:
-    """The node that an event begins. It is known by its anchor at once, so that one that contains itself is seen."""
-    start, end = event.start_mark, event.end_mark
-    if type(event) is yaml.AliasEvent:
-        if event.anchor not in anchors:
-            raise yaml.composer.ComposerError(None, None, f"found undefined alias {event.anchor!r}", start)
-        return anchors[event.anchor]
-    node: yaml.Node
-    if type(event) is yaml.ScalarEvent:
-        tag = _tag(loader, event, yaml.ScalarNode, event.value)
-        node = yaml.ScalarNode(tag, event.value, start, end, style=event.style)
-    else:
-        kind = yaml.SequenceNode if type(event) is yaml.SequenceStartEvent else yaml.MappingNode
-        tag = _tag(loader, event, kind, None)
-        node = kind(tag, [], start, end, flow_style=event.flow_style)
-    if event.anchor is not None:
-        anchors[event.anchor] = node
-    return node
-
-
-def _tag(loader: Any, event: Any, kind: type[yaml.Node], value: str | None) -> str:
-    if event.tag is not None and not _is_pure(loader):
-        raise ScannersDiffer
-    # The resolver has the same answer for a text in quotes, or one that begins as no other type does, but is slower.
-    if event.tag is None and value is not None and not (event.implicit[0] and value[:1] in _NOT_TEXT):
-        return "tag:yaml.org,2002:str"
-    return str(loader.resolve(kind, value, event.implicit) if event.tag in (None, "!") else event.tag)
-
-
-def _is_pure(loader: object) -> bool:
-    return isinstance(loader, PureLoader)
+    def _refuse_unless_pure(self) -> None:
+        if not isinstance(self._loader, PureLoader):
+            raise ScannersDiffer
 
 
 def _child(node: yaml.Node | None, part: int | str) -> tuple[yaml.Node, yaml.Node] | None:

@@ -23,7 +23,7 @@ def outcome(parse: Callable[[str, str], Document], text: str) -> object:
         document = parse(text, "f.yaml")
     except DefinitionError as error:
         return error.problems
-    return document.value, shape(document.root)
+    return document.value, shape(document.root), document.problems
 
 
 def shape(node: yaml.Node | None) -> object:
