@@ -211,7 +211,7 @@ class Database:
         """New rows, inside a transaction."""
         encoded = [table.encoded(row) for row in rows]
         for columns in encoded:
-            self._write(table.insert, columns, partial(table.shown, columns))
+            self.execute(table.insert, columns, partial(table.shown, columns))
 
     def select(self, table: Table[Row], where: str = "", values: Sequence[Any] = ()) -> list[Row]:
         """The rows that a WHERE clause finds, with what comes after it. A row that was changed is damage."""
@@ -228,20 +228,23 @@ class Database:
     ) -> int:
         """Change these columns to those of the row where the clause holds, inside a transaction; how many rows were."""
         statement, columns = table.update(row, changed)
-        return self._write(f"{statement} {where}", (*columns, *values), lambda: table.shown(table.encoded(row)))
+        return self.execute(f"{statement} {where}", (*columns, *values), lambda: table.shown(table.encoded(row)))
 
-    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Change something that has no seal, inside a transaction; the number of rows that were."""
-        return self._write(sql, values)
+    def execute(self, sql: str, values: Sequence[Any] = (), shown: Callable[[], str] = str) -> int:
+        """Change something, inside a transaction; the number of rows that were. `shown`: what, for an error."""
+        # SQLite ends a transaction by itself when the disk is full. What came after would be committed alone.
+        if not self._open or not self._connection.in_transaction:
+            raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
+        try:
+            return self._connection.execute(sql, values).rowcount
+        except _ERRORS as error:
+            raise self._explained(error, shown()) from None
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Read columns as they are. Files that were replaced are noticed within a second, in a transaction at once."""
         if not self._open and time.monotonic() - self._looked_at >= _LOOK_S:
             self._refuse_strange()
-        try:
-            return self._connection.execute(sql, values).fetchall()
-        except _ERRORS as error:
-            raise self._explained(error) from None
+        return self._run(sql, values)
 
     def verify(self) -> None:
         """Read every page. A reader of single rows would not notice a page that has lost some."""
@@ -298,18 +301,9 @@ class Database:
         except sqlite3.Error:  # the disk is gone: what was not committed is not there, with or without this
             pass
 
-    def _write(self, sql: str, values: Sequence[Any], shown: Callable[[], str] = str) -> int:
-        # SQLite ends a transaction by itself when the disk is full. What came after would be committed alone.
-        if not self._open or not self._connection.in_transaction:
-            raise StoreError(f"{self.path}: nothing is written outside a transaction", kind="conflict")
+    def _run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._connection.execute(sql, values).rowcount
-        except _ERRORS as error:
-            raise self._explained(error, shown()) from None
-
-    def _run(self, sql: str) -> sqlite3.Cursor:
-        try:
-            return self._connection.execute(sql)
+            return self._connection.execute(sql, values).fetchall()
         except _ERRORS as error:
             raise self._explained(error) from None
 
@@ -358,8 +352,7 @@ class Database:
                 self.execute(f"PRAGMA user_version = {schema.VERSION}")
 
     def _version(self) -> int:
-        found: int = self._run("PRAGMA user_version").fetchone()[0]
-        return found
+        return int(self._run("PRAGMA user_version")[0][0])
 
     def _log_ahead(self) -> str:
         """Switching to WAL fails at once, timeout or not, while another process that has just started does the same."""
