@@ -98,9 +98,9 @@ class Event:
     start: int
     at: float
     kind: str
-    closes: bool
+    closes: int  # 1 or 0
     data: dict[str, Any]
-    replayed: str | None = None  # JSON, for a replay only: values of the run that have secrets, writes of its states
+    replayed: str | None  # JSON, for a replay only: values of the run that have secrets, writes of its states
 
     @property
     def whole(self) -> dict[str, Any]:
@@ -119,17 +119,6 @@ class Event:
         return RunEvent(self.run_id, self.kind, self.at, self.data, self.seq)
 
 
-class _EventRow(NamedTuple):
-    run_id: str
-    seq: int
-    start: int
-    at: float
-    kind: str
-    closes: int
-    data: str
-    replayed: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class AppliedSignal:
     """A signal that this run has taken or refused, and will not take again."""
@@ -144,7 +133,7 @@ class AppliedSignal:
 
 # `workspace` and `reason` are JSON, because a path can hold bytes that are no text.
 _RUNS = Table("runs", StoredRun, "run {run_id}", json=("workspace", "inputs", "details", "reason"))
-_EVENTS = Table("events", _EventRow, "event {seq} of run {run_id}, {kind}")
+_EVENTS = Table("events", Event, "event {seq} of run {run_id}, {kind}", json=("data",))
 _SIGNALS = Table("signals", AppliedSignal, "signal {signal_id} of run {run_id}")
 
 
@@ -317,28 +306,25 @@ class Journal:
         """Several events with their writes of states, inside a transaction, by the process that executes the run and
         knows its start, its last event and its mask: cheaper than one after the other. Refused where another process
         has written one since."""
-        at, emitted = self._db.clock(), []
-        texts = [dump(data) for _, data, _ in entries]
-        # One search for all, since hardly any event has a secret in it. JSON has no line break between its values.
-        masked = mask is not None and len(mask.in_json) > 0 and _has_secret("\n".join(texts), mask)
-        rows = []
-        for seq, (text, (kind, data, writes)) in enumerate(zip(texts, entries, strict=True), last + 1):
-            replayed = dump({_WRITES: writes}) if writes else None
-            if masked:
-                text, replayed, data = _encoded(data, writes, mask)  # noqa: PLW2901
-            rows.append(_EventRow(run_id, seq, start, at, kind, 0, text, replayed))
-            emitted.append(RunEvent(run_id, kind, at, data, seq))
-        self._db.insert(_EVENTS, *rows)
-        return emitted
+        # One search for all, since hardly any event has a secret in it.
+        if mask is not None and not (mask.in_json and _has_secret([data for _, data, _ in entries], mask)):
+            mask = None
+        at = self._db.clock()
+        events = [
+            Event(run_id, seq, start, at, kind, 0, *_shown(data, writes, mask))
+            for seq, (kind, data, writes) in enumerate(entries, last + 1)
+        ]
+        self._db.insert(_EVENTS, *events)
+        return [event.run_event for event in events]
 
     def events(self, run_id: str, after: int = 0, limit: int | None = None) -> list[Event]:
         """In order, those behind a sequence number."""
         values = (run_id, after, _NO_LIMIT if limit is None else limit)
-        rows = self._db.select(_EVENTS, "WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?", values)
-        for expected, row in enumerate(rows, start=after + 1):
-            if row.seq != expected:
+        events = self._db.select(_EVENTS, "WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?", values)
+        for expected, event in enumerate(events, start=after + 1):
+            if event.seq != expected:
                 raise self._db.damaged(f"event {expected} of run {run_id} is missing")
-        return list(map(_event, rows))
+        return events
 
     def newest(self, run_id: str, kinds: Collection[str], containing: str = "") -> Iterator[Event]:
         """Events of these kinds, the last one first, read as they are asked for. `containing`: only those whose data
@@ -346,10 +332,9 @@ class Journal:
         where = """WHERE run_id = ? AND seq < ? AND kind IN (SELECT value FROM json_each(?)) AND instr(data, ?) > 0
             ORDER BY seq DESC LIMIT ?"""
         before, wanted = _AFTER_ALL, dump(sorted(kinds))
-        while rows := self._db.select(_EVENTS, where, (run_id, before, wanted, containing, _PAGE)):
-            for row in rows:
-                before = row.seq
-                yield _event(row)
+        while events := self._db.select(_EVENTS, where, (run_id, before, wanted, containing, _PAGE)):
+            yield from events
+            before = events[-1].seq
 
     def last_end(self, run_id: str) -> Event | None:
         """The end of its last start that has one."""
@@ -365,11 +350,10 @@ class Journal:
         found = self._db.rows("SELECT start FROM runs WHERE run_id = ?", (run_id,))
         if not found:
             raise _unknown(run_id)
-        text, replayed, shown = _encoded(data, [], self._mask_of(run_id))
-        seq, at = self.last_seq(run_id) + 1, self._db.clock()
-        row = _EventRow(run_id, seq, found[0][0], at, kind, int(closes), text, replayed)
-        self._db.insert(_EVENTS, row)
-        return Event(run_id, row.seq, row.start, row.at, kind, closes, shown)
+        seq, at, shown = self.last_seq(run_id) + 1, self._db.clock(), _shown(data, [], self._mask_of(run_id))
+        event = Event(run_id, seq, found[0][0], at, kind, int(closes), *shown)
+        self._db.insert(_EVENTS, event)
+        return event
 
     # --- signals
 
@@ -453,26 +437,21 @@ def _unknown(run_id: str) -> StoreError:
     return StoreError(f"no such run: {run_id}; `sidecar status` lists them", kind="missing")
 
 
-def _has_secret(text: str, mask: Mask) -> bool:
-    """Whether a JSON text has a secret in it. Searching costs less than a look at each of its values."""
+def _has_secret(data: object, mask: Mask) -> bool:
+    """Whether a value has a secret in it. A search of its JSON costs less than a look at each of its values."""
+    text = dump(data)
     return any(secret in text for secret in mask.in_json)
 
 
-def _encoded(data: dict[str, Any], writes: list[Any], mask: Mask | None) -> tuple[str, str | None, dict[str, Any]]:
-    """An event's data and what only a replay reads, as they are written; and the data as everybody may see them:
-    secrets are masked here."""
-    text = dump(data)
+def _shown(data: dict[str, Any], writes: list[Any], mask: Mask | None) -> tuple[dict[str, Any], str | None]:
+    """An event's data as everybody may see them, without secrets, and what only a replay reads."""
     replayed: dict[str, Any] = {_WRITES: writes} if writes else {}
-    if mask is not None and _has_secret(text, mask):
+    if mask is not None and _has_secret(data, mask):
         shown = mask.masked_event(data)
         values = {name: data[name] for name in _REPLAYED if name in data and shown[name] != plain(data[name])}
         replayed |= {_VALUES: values} if values else {}
-        text, data = dump(shown), shown
-    return text, dump(replayed) if replayed else None, data
-
-
-def _event(row: _EventRow) -> Event:
-    return Event(row.run_id, row.seq, row.start, row.at, row.kind, bool(row.closes), load(row.data), row.replayed)
+        data = shown
+    return data, dump(replayed) if replayed else None
 
 
 class Step(NamedTuple):
@@ -490,7 +469,6 @@ class Step(NamedTuple):
 
 
 _STEPS = Table("steps", Step, "step {key} of run {run_id}", json=("outcome",))
-_LAST_ATTEMPT = "WHERE run_id = ? AND key = ? ORDER BY attempt DESC LIMIT 1"
 
 
 class Steps:
@@ -508,8 +486,7 @@ class Steps:
         should be alive after all, its result is refused.
         """
         with self._db.transaction():
-            found = self._db.select(_STEPS, _LAST_ATTEMPT, (run_id, key))
-            last = found[0] if found else None
+            last = self.last(run_id, key)
             if last is not None and last.status == "begun":
                 self._end(last, "interrupted", None)
             attempt = last.attempt + 1 if last else 1
@@ -529,7 +506,8 @@ class Steps:
 
     def last(self, run_id: str, key: str) -> Step | None:
         """The latest attempt at it."""
-        return next(iter(self._db.select(_STEPS, _LAST_ATTEMPT, (run_id, key))), None)
+        where = "WHERE run_id = ? AND key = ? ORDER BY attempt DESC LIMIT 1"
+        return next(iter(self._db.select(_STEPS, where, (run_id, key))), None)
 
     def steps(self, run_id: str) -> list[Step]:
         """Every attempt, in the order in which they were begun."""
@@ -603,13 +581,6 @@ class Agents:
         """The ids of the agents of a run that have not ended."""
         rows = self._db.rows("SELECT agent_id FROM agents WHERE run_id = ? AND ended IS NULL", (run_id,))
         return {agent_id for (agent_id,) in rows}
-
-    def of_run(self, run_id: str) -> list[tuple[AgentRecord, dict[str, Any] | None]]:
-        """Every agent of a run, with what became of it; None: it has not ended."""
-        from sidecar.model.agent import AgentRecord  # noqa: PLC0415
-
-        rows = self._db.select(_AGENTS, "WHERE run_id = ? ORDER BY rowid", (run_id,))
-        return [(AgentRecord(**row.record), load(row.ended) if row.ended else None) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sidecar.errors import StoreError
@@ -23,13 +25,12 @@ def agents(database: Database) -> Agents:
     return agents
 
 
-def test_an_agent_is_found_until_it_has_ended(agents: Agents) -> None:
+def test_an_agent_is_found_until_it_has_ended(agents: Agents, database: Database) -> None:
     assert agents.not_ended() == [RECORD, LOOSE]
     agents.ended("a1", ENDED)
     assert agents.not_ended() == [LOOSE]
-    ((record, ended),) = agents.of_run("R")
-    assert record == RECORD
-    assert ended is not None
+    ((text,),) = database.rows("SELECT ended FROM agents WHERE agent_id = 'a1'")
+    ended = json.loads(text)
     assert (ended["reason"], ended["processes"][0]["rung"]) == ("abort", "term")
 
 
