@@ -8,6 +8,8 @@ it, and gives as patches what a second copy of the state has to change.
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,13 @@ WRITABLE = ("raw", "state")
 
 _PLAIN = re.compile(r"[^\s.\[\]{}\"'`]+")
 INDEX = re.compile(r"[0-9]{1,15}")
+_SEGMENT = re.compile(
+    r"""(?xs) \.(?P<name>[^\s.\[\]{}\"'`]*) | \[
+        (?: (?P<index>[0-9]{1,15})(?![0-9]) | (?P<quote>["'])(?P<key>(?:\\.|(?!(?P=quote))[^\\])*)(?P<end>(?P=quote))?
+          | (?P<mark>[^]]) )? (?P<close>])?"""
+)
+_ESCAPE = re.compile(r"(?s)\\(?:u([0-9a-fA-F]{4})|(.))")
+_FIRST_MARK = 0xF0000
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 
 
@@ -28,8 +37,7 @@ class PathError(SidecarError):
 
 def parse(text: str) -> Path:
     """The segments of a path; `[0]` is an index, `["a.b"]` and names between dots are keys."""
-    reader = _PathReader((text,))
-    return tuple(segment if isinstance(segment, int) else segment.text for segment in reader.read())
+    return tuple(segment if isinstance(segment, int) else segment.text for segment in _read((text,)))
 
 
 def show(path: Path) -> str:
@@ -77,7 +85,7 @@ class PathTemplate:
 
 def compile_path(text: str, compiler: Compiler) -> PathTemplate:
     """A path as a definition has it. The part before the first `{{ }}` has to lead below raw. or state."""
-    segments = tuple(_PathReader(compile_text(text, compiler).parts).read())
+    segments = tuple(_read(compile_text(text, compiler).parts))
     fixed: list[str | int] = []
     for segment in segments[:2]:
         if not isinstance(segment, int) and segment.slots:
@@ -122,100 +130,51 @@ def _key(slot: Slot, value: Any) -> str:
         raise TemplateError(f"{slot.placeholder.shown}: {error}", slot.placeholder.offset) from error
 
 
-class _PathReader:
-    """Reads a path from characters and slots; a slot is never looked into."""
+def _read(parts: tuple[str | Slot, ...]) -> list[_Segment | int]:
+    """The segments of a path. A slot is never looked into: for each, a character stands that the text does not have."""
+    written = "".join(part for part in parts if isinstance(part, str))
+    unused = (chr(code) for code in range(_FIRST_MARK, sys.maxunicode) if chr(code) not in written)
+    slots = {next(unused): part for part in parts if isinstance(part, Slot)}
+    marks = iter(slots)
+    text = "." + "".join(part if isinstance(part, str) else next(marks) for part in parts).strip()
 
-    def __init__(self, parts: tuple[str | Slot, ...]) -> None:
-        self.cells: list[str | Slot] = []
-        for part in parts:
-            self.cells.extend(part if isinstance(part, str) else (part,))
-        while self.cells and isinstance(self.cells[-1], str) and self.cells[-1].isspace():
-            self.cells.pop()
-        self.shown = "".join(part if isinstance(part, str) else part.placeholder.shown for part in parts)
-        self.at = 0
+    def wrong(why: str) -> PathError:
+        shown = "".join(part if isinstance(part, str) else part.placeholder.shown for part in parts)
+        return PathError(f"{shown!r} is not a path: {why}")
 
-    def read(self) -> list[_Segment | int]:
-        segments: list[_Segment | int] = []
-        while self.at < len(self.cells) and self._peek() in (" ", "\t", "\n"):
-            self.at += 1
-        while True:
-            if self._peek() == "[" and segments:
-                segments.append(self._bracket())
-            else:
-                segments.append(self._name())
-            if self.at == len(self.cells):
-                return segments
-            if self._peek() == ".":
-                self.at += 1
-                if self._peek() == "[":
-                    raise self._wrong("there is no name after the dot")
-            elif self._peek() != "[":
-                raise self._wrong(f'a key with {self._peek()!r} is written ["…"]')
+    def unescaped(found: re.Match[str]) -> str:
+        if found[2] == "u":
+            raise wrong("after \\u stand four hexadecimal digits")
+        return chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2])
 
-    def _peek(self) -> str | Slot | None:
-        return self.cells[self.at] if self.at < len(self.cells) else None
-
-    def _name(self) -> _Segment:
-        pieces: list[str | Slot] = []
-        while (cell := self._peek()) is not None and (isinstance(cell, Slot) or _PLAIN.fullmatch(cell)):
-            pieces.append(cell)
-            self.at += 1
-        if not pieces:
-            raise self._wrong("a name is missing" if self._peek() in (".", None, "[") else f"what is {self._peek()!r}?")
-        return _Segment(tuple(pieces))
-
-    def _bracket(self) -> _Segment | int:
-        self.at += 1
-        cell = self._peek()
-        if cell in ('"', "'"):
-            segment: _Segment | int = self._quoted(str(cell))
-        elif isinstance(cell, Slot):
-            self.at += 1
-            segment = _Segment((cell,), bracket=True)
+    segments: list[_Segment | int] = []
+    at = 0
+    while at < len(text):
+        found = _SEGMENT.match(text, at)
+        if found is None:
+            raise wrong(f'a key with {text[at]!r} is written ["…"]' if text[at - 1] != "]" else "after ] stands . or [")
+        at = found.end()
+        name, index, key, mark = found["name"], found["index"], found["key"], found["mark"]
+        if problem := _problem(found, slots):
+            raise wrong(problem)
+        if index:
+            segments.append(int(index))
         else:
-            segment = self._index()
-        if self._peek() != "]":
-            raise self._wrong("the [ is not closed")
-        self.at += 1
-        return segment
+            characters = name or mark or _ESCAPE.sub(unescaped, key)
+            segments.append(_Segment(tuple(slots.get(one, one) for one in characters), bracket=mark is not None))
+    return segments
 
-    def _index(self) -> int:
-        digits = ""
-        while isinstance(cell := self._peek(), str) and cell in "0123456789":
-            digits += cell
-            self.at += 1
-        if not INDEX.fullmatch(digits):
-            raise self._wrong('in [ ] stands a number or a key in quotes, as in ["src/a.ts"]')
-        return int(digits)
 
-    def _quoted(self, quote: str) -> _Segment:
-        self.at += 1
-        pieces: list[str | Slot] = []
-        while (cell := self._peek()) != quote:
-            if cell is None:
-                raise self._wrong(f"the {quote} is not closed")
-            self.at += 1
-            if cell == "\\":
-                cell = self._escape()
-            pieces.append(cell)
-        self.at += 1
-        return _Segment(tuple(pieces))
-
-    def _escape(self) -> str | Slot:
-        cell = self._peek()
-        if cell is None:
-            raise self._wrong("a backslash ends the path")
-        self.at += 1
-        if cell == "u":
-            digits = "".join(cell for cell in self.cells[self.at : self.at + 4] if isinstance(cell, str))
-            if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
-                raise self._wrong("after \\u stand four hexadecimal digits")
-            self.at += 4
-            return chr(int(digits, 16))
-        return _ESCAPES.get(cell, cell) if isinstance(cell, str) else cell
-
-    def _wrong(self, why: str) -> PathError:
-        return PathError(f"{self.shown!r} is not a path: {why}")
+def _problem(found: re.Match[str], slots: Container[str | None]) -> str:
+    """What is wrong with a segment."""
+    if found["name"] is not None:
+        after = found.string[found.end() : found.end() + 1]
+        return "" if found["name"] else f"a name is missing before {after!r}" if after else "a name is missing"
+    if found["index"] is None and found["key"] is None and found["mark"] not in slots:
+        return 'in [ ] stands a number or a key in quotes, as in ["src/a.ts"]'
+    if found["quote"] and not found["end"]:
+        return f"the {found['quote']} is not closed"
+    return "" if found["close"] else "the [ is not closed"
 
 
 OPERATIONS = ("set", "append", "increment", "merge")
@@ -300,48 +259,38 @@ def _merge(state: dict[str, Any], path: Path, old: Any, value: Any) -> StateChan
 def _put(state: dict[str, Any], path: Path, value: Any) -> StateChange:
     """Copies the containers from the root down to the path; the first one that did not exist is what the patch sets."""
     root: Any = dict(state)
-    here, depth, made = root, 0, len(path) - 1
-    for depth, segment in enumerate(path[:-1]):
-        child = _child(here, segment)
-        if child is _MISSING or child is None:
+    here, made, last = root, len(path) - 1, len(path) - 1
+    keys: list[str | int] = []  # as they are in the state: an index of a list is a number, a key is a text
+    for depth, segment in enumerate(path):
+        child = value if depth == last else _child(here, segment)
+        if depth < last and (child is _MISSING or child is None):
             made = min(made, depth)
             child = [] if isinstance(path[depth + 1], int) else {}
-        elif not isinstance(child, dict | list):
-            raise PathError(
-                f"{show(path)} cannot be written: {show(path[: depth + 1])} is {_kind(child)}, not an object"
-            )
-        else:
+        elif depth < last:
+            if not isinstance(child, dict | list):
+                at = show(path[: depth + 1])
+                raise PathError(f"{show(path)} cannot be written: {at} is {_kind(child)}, not an object")
             child = child.copy()
-        _place(here, path, depth, child)
+        keys.append(_place(here, path[:depth], segment, child))
         here = child
-    _place(here, path, len(path) - 1, value)
     # The name itself is the topmost thing that a patch can set.
     made = max(made, 1)
-    patch = Patch(str(path[0]), str(path[1]), _shown_inner(root, path, made), get(root, path[: made + 1]))
+    patch = Patch(str(path[0]), str(path[1]), tuple(keys[2 : made + 1]), get(root, path[: made + 1]))
     return StateChange(root, (patch,))
 
 
-def _shown_inner(root: Any, path: Path, made: int) -> Path:
-    """The segments below the name as they are in the state: an index of a list is a number, a key is a text."""
-    inner: list[str | int] = []
-    for depth in range(2, made + 1):
-        container = get(root, path[:depth])
-        inner.append(int(path[depth]) if isinstance(container, list) else str(path[depth]))
-    return tuple(inner)
-
-
-def _place(container: Any, path: Path, depth: int, value: Any) -> None:
-    segment = path[depth]
+def _place(container: Any, where: Path, segment: str | int, value: Any) -> str | int:
+    """Puts a value into a container, and gives the key or the index at which it is now."""
     if isinstance(container, dict):
         container[str(segment)] = value
-        return
-    where = show(path[:depth])
+        return str(segment)
     if isinstance(segment, str) and not INDEX.fullmatch(segment):
-        raise PathError(f"{where} is a list, not an object: it has no {segment!r}")
+        raise PathError(f"{show(where)} is a list, not an object: it has no {segment!r}")
     index = int(segment)
     if index > len(container):
-        raise PathError(f"{where} has {len(container)} items: there is no place for [{index}]")
+        raise PathError(f"{show(where)} has {len(container)} items: there is no place for [{index}]")
     container[index : index + 1] = [value]
+    return index
 
 
 def _child(container: Any, segment: str | int) -> Any:
