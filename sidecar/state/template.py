@@ -76,23 +76,6 @@ def compile_text(text: str, compiler: Compiler) -> Text:
     return Text(tuple(parts))
 
 
-def problems_of(text: str, compiler: Compiler) -> list[TemplateError]:
-    """Everything that is wrong with a text, each problem with its place."""
-    try:
-        parts = split_template(text)
-    except TemplateError as error:
-        return [error]
-    problems: list[TemplateError] = []
-    for part in parts:
-        if isinstance(part, str):
-            continue
-        try:
-            compiler(part.source)
-        except ExpressionError as error:
-            problems.append(_in_text(error, part))
-    return problems
-
-
 def names_in(slots: list[Slot]) -> frozenset[str]:
     """The names that the expressions take from outside."""
     return frozenset(name for slot in slots for name in slot.expression.names)

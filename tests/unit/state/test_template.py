@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sidecar.errors import ExpressionError, TemplateError
 from sidecar.state.javascript import Placeholder, split_template
 from sidecar.state.script import Expression, Script
-from sidecar.state.template import as_text, compile_text, problems_of
+from sidecar.state.template import as_text, compile_text
 from sidecar.state.world import World
 
 
@@ -205,11 +205,6 @@ def test_a_place_on_a_later_line_of_the_expression_is_found() -> None:
     with pytest.raises(TemplateError) as caught:
         compile_text("ab {{ one +\n  two }}", failing)
     assert caught.value.offset == "ab {{ one +\n  two }}".index("two")
-
-
-@pytest.mark.parametrize(("text", "offsets"), [("{{ 1 + }} {{ 2 + }}", [6, 16]), ("{{", [0]), ("{{ 3 }}", [])])
-def test_every_problem_of_a_text_is_reported(text: str, offsets: list[int]) -> None:
-    assert [problem.offset for problem in problems_of(text, checked)] == offsets
 
 
 def test_an_error_at_run_time_names_the_expression_and_its_place() -> None:
