@@ -81,17 +81,14 @@ class WorkerProcess:
 
     def handle(self, request: EngineRequest) -> tuple[bytes, str]:
         """Ask, and wait for the answer."""
+        texts = [text.encode("utf-8", "surrogatepass") for text in request[3:]]
         try:
-            return self._exchange(request)
+            self._send(REQUEST.pack(*request[:3], *map(len, texts)) + b"".join(texts))
+            return self._receive()
         except BaseException:
             # An interruption, such as Ctrl-C, leaves an answer behind that would be taken for the next one.
             self.close()
             raise
-
-    def _exchange(self, request: EngineRequest) -> tuple[bytes, str]:
-        texts = [text.encode("utf-8", "surrogatepass") for text in request[3:]]
-        self._send(REQUEST.pack(*request[:3], *map(len, texts)) + b"".join(texts))
-        return self._receive()
 
     def close(self) -> None:
         """End the process. It has nothing to lose, so there is no ladder to climb."""

@@ -5,7 +5,6 @@ The process imports nothing of sidecar and next to nothing else, so that it star
 
 from __future__ import annotations
 
-import os
 import signal
 import struct
 import sys
@@ -57,10 +56,6 @@ class Realm:
         self._unmeasured = 0
         self._measure()
 
-    def define(self, number: int, code: str) -> None:
-        """Compile an expression. The first character of the code is + where it always gets copies of the values."""
-        self._define(number, self._context.eval(code[1:]), code[0] == "+")
-
     def change(self, changes: str) -> None:
         """Apply changes to the values. No limits: the owner decides how large a state may be."""
         self._context.set_time_limit(-1)
@@ -74,25 +69,28 @@ class Realm:
             else:
                 self._context.set_memory_limit(self._limit)
 
-    def run(self, number: int, arguments: str) -> str:
-        """Call an expression under the limits. Its arguments are the caller's, as the state is: not counted."""
+    def run(self, number: int, code: str, arguments: str) -> str:
+        """Call an expression under the limits, compiled before where there is code: its first character is + where it
+        always gets copies of the values. The arguments are the caller's, as the state is: they are not counted."""
         self._context.set_time_limit(self._time_limit_s)
-        if len(arguments) < MEASURE_EVERY:
-            return str(self._run(number, arguments))
-        self._context.set_memory_limit(self._limit + 16 * len(arguments))
+        if code:
+            self._define(number, self._context.eval(code[1:]), code[0] == "+")
+        is_large = len(arguments) >= MEASURE_EVERY
+        if is_large:
+            self._context.set_memory_limit(self._limit + 16 * len(arguments))
         try:
-            return str(self._run(number, arguments))
+            answer = str(self._run(number, arguments))
         finally:
-            self._context.set_memory_limit(self._limit)
+            if is_large:
+                self._context.set_memory_limit(self._limit)
+        if answer.startswith("eInternalError: out of memory"):
+            self._context.gc()  # what it left in cycles
+        return answer
 
     def check(self, code: str) -> None:
         """Compile, and forget it."""
         self._context.set_time_limit(self._time_limit_s)
         self._context.eval(code)
-
-    def recover(self) -> None:
-        """After an expression that ran out of memory: collect what it left in cycles."""
-        self._context.gc()
 
     def _measure(self) -> None:
         # The limit is on what one expression needs, not on what the run holds.
@@ -142,59 +140,27 @@ class Engine:
         if request.what == CHECK:
             realm.check(request.code)
             return ""
-        if request.code:
-            realm.define(request.expression, request.code)
-        answer = realm.run(request.expression, request.arguments)
-        if answer.startswith("eInternalError: out of memory"):
-            realm.recover()
-        return answer
+        return realm.run(request.expression, request.code, request.arguments)
 
 
 def serve(file: int) -> None:
     """Answer requests until the other end is closed. The first frame is the engine's: realm source and limits."""
-    begin = _Reader(file)
-    _, time_limit_ms, memory_limit, *lengths = REQUEST.unpack(begin.exactly(REQUEST.size))
-    source = begin.exactly(sum(lengths)).decode()
-    engine = Engine(
-        source, time_limit_ms / 1000, memory_limit, lambda cpu_s: signal.setitimer(signal.ITIMER_PROF, cpu_s)
-    )
-    while True:
-        try:
-            what, world, expression, *lengths = REQUEST.unpack(begin.exactly(REQUEST.size))
-        except EOFError:
-            return
-        texts = [begin.exactly(length).decode("utf-8", "surrogatepass") if length else "" for length in lengths]
-        status, text = engine.handle(EngineRequest(what, world, expression, *texts))
-        answer = text.encode("utf-8", "surrogatepass")
-        _write(file, REPLY.pack(status, len(answer)) + answer)
-
-
-class _Reader:
-    """Bytes by number, with as few reads as possible."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self._rest = b""
-
-    def exactly(self, count: int) -> bytes:
-        have = self._rest
-        if len(have) < count:
-            parts, size = [have], len(have)
-            while size < count:
-                part = os.read(self._file, max(FRAME_BYTES, count - size))
-                if not part:
-                    raise EOFError
-                parts.append(part)
-                size += len(part)
-            have = b"".join(parts)
-        self._rest = have[count:]
-        return have[:count]
-
-
-def _write(file: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(file, rest) :]
+    with (
+        open(file, "rb", FRAME_BYTES, closefd=False) as requests,
+        open(file, "wb", FRAME_BYTES, closefd=False) as answers,
+    ):
+        _, time_limit_ms, memory_limit, *lengths = REQUEST.unpack(requests.read(REQUEST.size))
+        source = requests.read(sum(lengths)).decode()
+        engine = Engine(
+            source, time_limit_ms / 1000, memory_limit, lambda cpu_s: signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        )
+        while header := requests.read(REQUEST.size):
+            what, world, expression, *lengths = REQUEST.unpack(header)
+            texts = [requests.read(length).decode("utf-8", "surrogatepass") if length else "" for length in lengths]
+            status, text = engine.handle(EngineRequest(what, world, expression, *texts))
+            answer = text.encode("utf-8", "surrogatepass")
+            answers.write(REPLY.pack(status, len(answer)) + answer)
+            answers.flush()
 
 
 if __name__ == "__main__":
@@ -204,5 +170,5 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPROF])
     try:
         serve(0)
-    except (OSError, EOFError):
+    except (OSError, struct.error):
         pass  # the owner is gone
