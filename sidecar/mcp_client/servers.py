@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -72,29 +72,54 @@ class Servers:
             self._of_project = _from_file(self._path)
         return self._of_project
 
-    def _read(self, name: str, given: object, where: str) -> Server:
-        def wrong(what: str) -> ConfigError:
-            return ConfigError(f"{where}: MCP server {name!r}: {what}")
+    def _read(self, name: str, entry: object, where: str) -> Server:
+        try:
+            return self._server(name, entry)
+        except ValueError as error:
+            raise ConfigError(f"{where}: MCP server {name!r}: {error}") from None
 
-        if not isinstance(given, dict):
-            raise wrong("is no object with `command` or `url`")
-        entry = _Entry(given, self._environment, wrong)
-        kind = given.get("type")
+    def _server(self, name: str, entry: object) -> Server:
+        if not isinstance(entry, dict):
+            raise ValueError("is no object with `command` or `url`")
+        kind = entry.get("type")
         if kind == "sse":
-            raise wrong("the type `sse` is not spoken here; ask the server's makers for its streamable HTTP address")
+            hint = "ask the server's makers for its streamable HTTP address"
+            raise ValueError(f"the type `sse` is not spoken here; {hint}")
         if kind is not None and kind != "stdio" and kind not in _HTTP_TYPES:
-            raise wrong(f"unknown type {kind!r}: stdio or http")
-        if kind in _HTTP_TYPES or (kind is None and "url" in given):
-            url = entry.text("url") or ""
+            raise ValueError(f"unknown type {kind!r}: stdio or http")
+        if kind in _HTTP_TYPES or (kind is None and "url" in entry):
+            url = self._text(entry.get("url") or "", "url")
             if not url.startswith(("http://", "https://")):
-                raise wrong("`url` has to be an address that begins with http:// or https://")
-            return HttpServer(name, url, entry.table("headers"))
-        command = entry.text("command")
+                raise ValueError("`url` has to be an address that begins with http:// or https://")
+            return HttpServer(name, url, self._table(entry, "headers"))
+        command, arguments = self._text(entry.get("command") or "", "command"), entry.get("args") or []
         if not command:
-            raise wrong("`command` is missing, and so is `url`: one of them is needed")
-        directory = os.path.join(self._root, os.path.expanduser(entry.text("cwd") or ""))
-        argv = (os.path.expanduser(command), *entry.texts("args"))
-        return StdioServer(name, argv, os.path.normpath(directory), entry.table("env"))
+            raise ValueError("`command` is missing, and so is `url`: one of them is needed")
+        if not isinstance(arguments, list):
+            raise ValueError("`args` has to be a list of texts")
+        argv = (os.path.expanduser(command), *(self._text(one, f"args[{at}]") for at, one in enumerate(arguments)))
+        directory = os.path.join(self._root, os.path.expanduser(self._text(entry.get("cwd") or "", "cwd")))
+        return StdioServer(name, argv, os.path.normpath(directory), self._table(entry, "env"))
+
+    def _table(self, entry: dict[str, Any], key: str) -> dict[str, str]:
+        values = entry.get(key) or {}
+        if not isinstance(values, dict):
+            raise ValueError(f"`{key}` has to be an object of texts")
+        return {str(name): self._text(value, f"{key}.{name}") for name, value in values.items()}
+
+    def _text(self, value: object, place: str) -> str:
+        """A text of a definition with `${VAR}` and `${VAR:-default}` in it replaced."""
+        if not isinstance(value, str):
+            raise ValueError(f"`{place}` has to be a text: put it in quotes")
+
+        def fill(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            found = self._environment.get(name, default)
+            if found is None:
+                raise ValueError(f"`{place}` needs the variable {name}, which is not set; ${{{name}:-…}} has a default")
+            return str(found)
+
+        return _VARIABLE.sub(fill, value)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -102,48 +127,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = sorted(names)
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known) or 'none'}"
-
-
-class _Entry:
-    """The definition of one server: its values checked, `${VAR}` and `${VAR:-default}` in them replaced."""
-
-    def __init__(
-        self, given: dict[str, Any], environment: Mapping[str, str], wrong: Callable[[str], ConfigError]
-    ) -> None:
-        self._given = given
-        self._environment = environment
-        self._wrong = wrong
-
-    def text(self, key: str) -> str | None:
-        value = self._given.get(key)
-        return None if value is None else self._expanded(value, key)
-
-    def texts(self, key: str) -> list[str]:
-        values = self._given.get(key) or []
-        if not isinstance(values, list):
-            raise self._wrong(f"`{key}` has to be a list of texts")
-        return [self._expanded(value, f"{key}[{index}]") for index, value in enumerate(values)]
-
-    def table(self, key: str) -> dict[str, str]:
-        values = self._given.get(key) or {}
-        if not isinstance(values, dict):
-            raise self._wrong(f"`{key}` has to be an object of texts")
-        return {str(name): self._expanded(value, f"{key}.{name}") for name, value in values.items()}
-
-    def _expanded(self, value: object, where: str) -> str:
-        if not isinstance(value, str):
-            raise self._wrong(f"`{where}` has to be a text: put it in quotes")
-
-        def fill(match: re.Match[str]) -> str:
-            name, default = match.groups()
-            found = self._environment.get(name, default)
-            if found is None:
-                raise self._wrong(
-                    f"`{where}` needs the variable {name}, which is not set; ${{{name}:-…}} has a default"
-                )
-            return found
-
-        return _VARIABLE.sub(fill, value)
 
 
 def _from_file(path: str) -> dict[str, Any]:
