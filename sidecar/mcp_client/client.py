@@ -41,6 +41,9 @@ _CONNECT_S = 30.0
 _MOST_PAGES = 100
 _CLOSED = "Connection closed"  # the SDK's message for a session at its end
 _LONGEST_QUOTE = 300
+_WAITING_BYTES = 16 << 20  # of output that waits to be read; then the oldest is dropped
+_LONGEST_LINE_BYTES = 1 << 20  # a subscription cuts longer lines
+_UTF8_BYTES = 4
 _SILENT = logging.NullHandler()
 
 
@@ -204,6 +207,7 @@ class McpConnection:
         self._client: Client | None = None
         self._closing = anyio.Event()
         self._reason: EndReason | None = None
+        self._garbled: str | None = None  # why the output of its process cannot be used
         self._scope = anyio.CancelScope()
         self._calls = 0
         self._in_doubt = False  # a call was given up: it is not known whether the server still answers
@@ -243,51 +247,16 @@ class McpConnection:
         from mcp import Client  # noqa: PLC0415 - loaded by now
         from mcp_types import Implementation  # noqa: PLC0415
 
+        server = self._server
+        transport = self._http(server) if isinstance(server, HttpServer) else self._stdio(server)
         self._scope.deadline = anyio.current_time() + _OPEN_S
         client_info = Implementation(name="sidecar", version=__version__)
-        async with Client(self._transport(), client_info=client_info, cache=None) as self._client:
+        async with Client(transport, client_info=client_info, cache=None) as self._client:
             await self._list_tools()
             self._scope.deadline = math.inf
             self.ready.set()
             await self._closing.wait()
             self._scope.deadline = anyio.current_time() + _CLOSE_S
-
-    @asynccontextmanager
-    async def _transport(self) -> AsyncIterator[TransportStreams]:
-        if isinstance(self._server, HttpServer):
-            async with _http_transport(self._server) as streams:
-                yield streams
-            return
-        try:
-            agent = await self._clients.start_server(self._server)
-        except AgentFailed as error:
-            self.problem = f"cannot be started: {error}"
-            raise
-        transport = StdioTransport(agent, self._closing.set)
-        try:
-            async with transport.streams() as streams:
-                yield streams
-        except anyio.get_cancelled_exc_class():
-            # The server did not answer in time, or the run is cancelled, which is an abort unless a reason was given.
-            self._reason = self._reason or ("timeout" if self._scope.cancel_called else "abort")
-            raise
-        finally:
-            with anyio.CancelScope(shield=True):
-                self.problem = await self._end_process(agent, transport)
-
-    async def _end_process(self, agent: Agent, transport: StdioTransport) -> str | None:
-        """End the process, where it has not ended by itself; why it ended, where that was not requested."""
-        ended = None
-        if self._reason is None and transport.problem is None:
-            # It seems to have ended by itself: then its exit code follows soon.
-            with anyio.move_on_after(_EXIT_NEWS_S):
-                ended = await agent.wait()
-        ended = ended or await agent.end(self._reason or "shutdown")
-        if ended.reason == "exited":
-            return _exit_text(ended)
-        if self._reason is None:
-            return f"was ended: {transport.problem or 'it closed its input'}"
-        return None
 
     async def _list_tools(self) -> None:
         client, names, cursor = self._client, set[str](), None
@@ -300,6 +269,96 @@ class McpConnection:
             if cursor is None:
                 break
         self.tools = frozenset(names)
+
+    # --- transports
+
+    @asynccontextmanager
+    async def _http(self, server: HttpServer) -> AsyncIterator[TransportStreams]:
+        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - loaded by now
+        from mcp.shared._httpx_utils import create_mcp_http_client  # noqa: PLC0415
+
+        async with create_mcp_http_client(dict(server.headers)) as client:
+            # A tool may be silent for as long as its step may take; only the connection has a timeout of its own.
+            client.timeout = (_CONNECT_S, None, _CONNECT_S, _CONNECT_S)
+            async with streamable_http_client(server.url, http_client=client) as streams:
+                yield streams
+
+    @asynccontextmanager
+    async def _stdio(self, server: StdioServer) -> AsyncIterator[TransportStreams]:
+        """MCP's stdio transport over a supervised process: each line is a JSON-RPC message."""
+        try:
+            agent = await self._clients.start_server(server)
+        except AgentFailed as error:
+            self.problem = f"cannot be started: {error}"
+            raise
+        subscription = agent.pipes.subscribe(_WAITING_BYTES)
+        to_session, incoming = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
+        outgoing, from_session = anyio.create_memory_object_stream["SessionMessage"](0)
+        try:
+            with to_session, incoming, outgoing, from_session:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._read, subscription, to_session)
+                    tasks.start_soon(self._write, agent, from_session, to_session)
+                    yield incoming, outgoing
+                    tasks.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            # The server did not answer in time, or the run is cancelled, which is an abort unless a reason was given.
+            self._reason = self._reason or ("timeout" if self._scope.cancel_called else "abort")
+            raise
+        finally:
+            agent.pipes.unsubscribe(subscription)
+            with anyio.CancelScope(shield=True):
+                self.problem = await self._end_process(agent)
+
+    async def _read(self, subscription: Subscription, to_session: ToSession) -> None:
+        # By the end of this stream the session learns that no answer will come any more.
+        with to_session:
+            try:
+                async for output in subscription:
+                    for message in self._messages(output):
+                        await to_session.send(message)
+                    if self._garbled is not None:
+                        break
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session is gone, or stdin is
+                pass
+        self._closing.set()
+
+    def _messages(self, output: OutputLines) -> Iterator[SessionMessage]:
+        from mcp.shared.message import SessionMessage  # noqa: PLC0415 - loaded by now
+        from mcp_types import jsonrpc_message_adapter  # noqa: PLC0415
+
+        if output.dropped:
+            self._garbled = "it said more at once than could be taken in"
+            return
+        for line in output.lines if output.stream == "stdout" else ():
+            try:
+                yield SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+            except ValueError:  # other output, which the log has, or a message that was cut
+                if len(line.encode()) > _LONGEST_LINE_BYTES - _UTF8_BYTES:
+                    self._garbled = f"it sent a message of more than {_LONGEST_LINE_BYTES >> 20} MiB"
+                    return
+
+    async def _write(self, agent: Agent, from_session: FromSession, to_session: ToSession) -> None:
+        async for message in from_session:
+            data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+            if not agent.pipes.write_stdin(data):
+                to_session.close()
+                self._closing.set()
+                return
+
+    async def _end_process(self, agent: Agent) -> str | None:
+        """End the process, where it has not ended by itself; why it ended, where that was not requested."""
+        ended = None
+        if self._reason is None and self._garbled is None:
+            # It seems to have ended by itself: then its exit code follows soon.
+            with anyio.move_on_after(_EXIT_NEWS_S):
+                ended = await agent.wait()
+        ended = ended or await agent.end(self._reason or "shutdown")
+        if ended.reason == "exited":
+            return _exit_text(ended)
+        if self._reason is None:
+            return f"was ended: {self._garbled or 'it closed its input'}"
+        return None
 
     # --- call
 
@@ -395,92 +454,6 @@ def _exit_text(ended: AgentEnded) -> str:
     lines = [line.strip() for line in ended.tail.splitlines()]
     words = [line for line in lines if line and not line.startswith("{")]
     return f"{how}: {words[-1][:_LONGEST_QUOTE]}" if words else how
-
-
-# --- transports
-
-
-@asynccontextmanager
-async def _http_transport(server: HttpServer) -> AsyncIterator[TransportStreams]:
-    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - loaded by now
-    from mcp.shared._httpx_utils import create_mcp_http_client  # noqa: PLC0415
-
-    async with create_mcp_http_client(dict(server.headers)) as client:
-        # A tool may be silent for as long as its step may take; only the connection has a timeout of its own.
-        client.timeout = (_CONNECT_S, None, _CONNECT_S, _CONNECT_S)
-        async with streamable_http_client(server.url, http_client=client) as streams:
-            yield streams
-
-
-_WAITING_BYTES = 16 << 20  # of output that waits to be read; then the oldest is dropped
-_LONGEST_LINE_BYTES = 1 << 20  # a subscription cuts longer lines
-_UTF8_BYTES = 4
-
-
-class StdioTransport:
-    """MCP's stdio transport over a supervised process: each line is a JSON-RPC message.
-
-    `on_lost` is called when no more messages can come.
-    """
-
-    def __init__(self, agent: Agent, on_lost: Callable[[], None]) -> None:
-        self.problem: str | None = None  # why its output cannot be used
-        self._agent = agent
-        self._on_lost = on_lost
-
-    @asynccontextmanager
-    async def streams(self) -> AsyncIterator[TransportStreams]:
-        """The streams that the SDK's session reads and writes."""
-        subscription = self._agent.pipes.subscribe(_WAITING_BYTES)
-        to_session, incoming = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
-        outgoing, from_session = anyio.create_memory_object_stream["SessionMessage"](0)
-        with to_session, incoming, outgoing, from_session:
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._read, subscription, to_session)
-                    tasks.start_soon(self._write, from_session, to_session)
-                    try:
-                        yield incoming, outgoing
-                    finally:
-                        tasks.cancel_scope.cancel()
-            finally:
-                self._agent.pipes.unsubscribe(subscription)
-
-    async def _read(self, subscription: Subscription, to_session: ToSession) -> None:
-        # By the end of this stream the session learns that no answer will come any more.
-        with to_session:
-            try:
-                async for output in subscription:
-                    for message in self._messages(output):
-                        await to_session.send(message)
-                    if self.problem is not None:
-                        break
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session is gone, or stdin is
-                pass
-        self._on_lost()
-
-    def _messages(self, output: OutputLines) -> Iterator[SessionMessage]:
-        from mcp.shared.message import SessionMessage  # noqa: PLC0415 - loaded by now
-        from mcp_types import jsonrpc_message_adapter  # noqa: PLC0415
-
-        if output.dropped:
-            self.problem = "it said more at once than could be taken in"
-            return
-        for line in output.lines if output.stream == "stdout" else ():
-            try:
-                yield SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-            except ValueError:  # other output, which the log has, or a message that was cut
-                if len(line.encode()) > _LONGEST_LINE_BYTES - _UTF8_BYTES:
-                    self.problem = f"it sent a message of more than {_LONGEST_LINE_BYTES >> 20} MiB"
-                    return
-
-    async def _write(self, from_session: FromSession, to_session: ToSession) -> None:
-        async for message in from_session:
-            data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-            if not self._agent.pipes.write_stdin(data):
-                to_session.close()
-                self._on_lost()
-                return
 
 
 # --- the answer of a tool
