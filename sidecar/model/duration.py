@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+# Units only get smaller: `30m1h` is more likely a slip than a duration.
+_PARTS = re.compile(r"\s*".join(rf"(?:({_NUMBER.pattern})\s*{unit})?" for unit in _UNITS_S), re.ASCII)
 _LONGEST_TEXT = 64
 _FEW = 1000  # a number below this more likely says seconds than milliseconds
 _LONGEST_S = 100 * 365 * 86400.0  # far above any limit that means something, far below what a clock can add
@@ -24,14 +25,15 @@ def seconds(value: object) -> float:
 
     A number in quotes means what it means without them, because variables and flags only have text.
     """
+    result = math.nan
     if isinstance(value, str):
-        result = _from_text(value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        result = _from_milliseconds(value)
-    else:
-        raise ValueError(_expected(value))
-    if math.isnan(result) or not 0 <= result <= _LONGEST_S:
-        raise ValueError(_expected(value))
+        result = _from_text(value.strip().lower())
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1000 * _LONGEST_S:
+        result = value / 1000
+    if not 0 <= result <= _LONGEST_S:
+        shown = repr(value)
+        shown = shown if len(shown) <= _LONGEST_TEXT else shown[:_LONGEST_TEXT] + "…"
+        raise ValueError(f"{shown} is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)")
     return result
 
 
@@ -61,33 +63,12 @@ def keys(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
             yield field.alias, name
 
 
-def _from_milliseconds(value: float) -> float:
-    try:
-        return value / 1000
-    except OverflowError:  # an integer that no float can hold
-        return math.inf
-
-
-def _from_text(value: str) -> float:
-    text = value.strip().lower()
+def _from_text(text: str) -> float:
     if len(text) > _LONGEST_TEXT:
-        raise ValueError(_expected(value))
+        return math.nan
     if _NUMBER.fullmatch(text):
         return float(text) / 1000
-    total, position, units_left = 0.0, 0, list(_UNITS_S)
-    for part in _PART.finditer(text):
-        amount, unit = part.groups()
-        # Units only get smaller: `30m1h` is more likely a slip than a duration.
-        if text[position : part.start()].strip() or unit not in units_left:
-            raise ValueError(_expected(value))
-        total += float(amount) * _UNITS_S[unit]
-        position, units_left = part.end(), units_left[: units_left.index(unit)]
-    if not position or text[position:].strip():
-        raise ValueError(_expected(value))
-    return total
-
-
-def _expected(value: object) -> str:
-    shown = repr(value)
-    shown = shown if len(shown) <= _LONGEST_TEXT else shown[:_LONGEST_TEXT] + "…"
-    return f"{shown} is not a duration: write milliseconds (1500) or a unit (30s, 5m, 2h, 1h30m)"
+    parts = _PARTS.fullmatch(text)
+    if not text or parts is None:
+        return math.nan
+    return sum(float(part) * unit_s for part, unit_s in zip(parts.groups(), _UNITS_S.values(), strict=True) if part)

@@ -59,7 +59,7 @@ def test_a_text_that_is_no_duration_is_refused_with_what_would_be_right(written:
         duration.seconds(written)
 
 
-@pytest.mark.parametrize("value", [None, True, False, [], {}, -1, -0.001, math.nan, math.inf, 10**400])
+@pytest.mark.parametrize("value", [None, True, False, [], {}, -1, -0.001, math.nan, math.inf, 10**400, -(10**400)])
 def test_a_value_that_is_no_duration_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         duration.seconds(value)
