@@ -20,7 +20,7 @@ from sidecar.model.workflow import ExpressionSite, SubAgentTask, walk
 from sidecar.state import shell
 from sidecar.state.javascript import FILTERS, Placeholder, Token, scan, split_template
 from sidecar.state.paths import PathError, compile_path
-from sidecar.state.reactive import Graph
+from sidecar.state.reactive import SECTIONS, Graph
 from sidecar.state.script import Expression, Script
 from sidecar.state.template import Slot, as_text
 from sidecar.state.world import World
@@ -28,7 +28,6 @@ from sidecar.state.world import World
 Severity = Literal["error", "warning"]
 # Every expression has these. `feedback` is the text that `resume` was given, null before that.
 ALWAYS_VISIBLE = frozenset({"inputs", "now", "uuid", "feedback"})
-SECTIONS = ("raw", "state", "computed")
 _VISIBLE_IN_DEFAULTS = frozenset({"inputs", "now", "uuid"})
 # Names that exist in some places only, and where.
 _VISIBLE_IN = {
@@ -83,18 +82,10 @@ class Names:
 
 def names_of(definition: Definition) -> Names:
     """The names that a file declares, and the fields that the tasks write that it imports."""
-    workflow = definition.workflow
-    schema, defaults = workflow.state_schema, workflow.default_state
-    declared = {
-        "raw": frozenset({*schema.raw, *defaults.raw}),
-        "state": frozenset({*schema.state, *defaults.state}),
-        "computed": frozenset(schema.computed),
-    }
+    workflow, declared = definition.workflow, definition.workflow.declared
     imported = [site for file in definition.imports.values() for site in file.sites() if site.task is not None]
     texts = [site.text for site in (*definition.sites(), *imported) if site.role is Role.PATH]
-    collection = workflow.error_handling.error_collection
-    if collection is not None and collection.enabled:
-        texts.append(collection.state_path)
+    texts.append(workflow.error_handling.collects_in or "")
     written = {pair for pair in map(written_field, texts) if pair is not None}
     fields = {
         section: declared[section] | {name for where, name in written if where == section and name is not None}
@@ -183,7 +174,7 @@ class Constants:
         # By the identity of the step: imported tasks may repeat an id.
         self._sites: dict[int, list[ExpressionSite]] = {}
         schema, defaults = definition.workflow.state_schema, definition.workflow.default_state
-        declared = {"state": {*schema.state, *defaults.state}, "raw": {*schema.raw, *defaults.raw}}
+        declared = {section: definition.workflow.declared[section] for section in ("state", "raw")}
         graph = Graph({name: computed.sources for name, computed in schema.computed.items()})
         changing = self._collect_writers(definition, declared, graph)
         if state is None:
@@ -247,7 +238,7 @@ class Constants:
         read = {name for text in texts for name in self._read_by(text) if name not in hidden}
         return {writer for name in read for writer in self._writers.get(name, ())}
 
-    def _collect_writers(self, definition: Definition, declared: dict[str, set[str]], graph: Graph) -> set[str]:
+    def _collect_writers(self, definition: Definition, declared: dict[str, frozenset[str]], graph: Graph) -> set[str]:
         """Record which steps write which names. The fields that are written, each with its section."""
         written = set()
         for site in (site for file in (definition, *definition.imports.values()) for site in file.sites()):
@@ -263,10 +254,8 @@ class Constants:
         for step, _ in walk(definition.workflow):
             if isinstance(step, step_types.IncludeWorkflow):
                 self._writers.setdefault(step.id, []).append(step.id)
-        collection = definition.workflow.error_handling.error_collection
-        if collection is not None and collection.enabled:
-            section, name = written_field(collection.state_path) or ("", None)
-            written.add(f"{section}.{name}")
+        section, name = written_field(definition.workflow.error_handling.collects_in or "") or ("", None)
+        written.add(f"{section}.{name}")
         return written
 
     def _read_by(self, value: object) -> set[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import reduce
-from typing import Any
+from functools import cache, partial, reduce
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from sidecar.analysis import names as analysis_names
-from sidecar.analysis.names import SECTIONS, Expressions, Names, Severity, invalid_words
+from sidecar.analysis.names import Expressions, Names, Severity, invalid_words
 from sidecar.catalog import agents, prompts, workflows
-from sidecar.catalog.agents import CatalogAgent
 from sidecar.catalog.definition import AllWords, InvalidPart
 from sidecar.catalog.definition import prefix as wrapper
 from sidecar.catalog.workflows import Definition
@@ -27,7 +26,7 @@ from sidecar.model.steps import Step
 from sidecar.model.workflow import ExpressionSite, Location, Workflow, step_lists, walk
 from sidecar.state import javascript
 from sidecar.state.paths import PathError, parse
-from sidecar.state.reactive import DependencyError, Graph
+from sidecar.state.reactive import SECTIONS, DependencyError, Graph
 from sidecar.state.script import Script
 
 _WRITTEN = ("raw", "state")
@@ -253,9 +252,11 @@ def _exists(source: str, fields: Collection[str]) -> bool:
 
 def _check_collisions(definition: Definition, names: Names, findings: _Findings) -> None:
     """Names are flat for readers: of two fields with one name, only one can be seen."""
-    computed = names.declared["computed"]
-    for section, field, where in _declarations(definition):
-        if section != "computed" and field in computed:
+    schema = definition.workflow.state_schema
+    declared = [(section, field) for section in SECTIONS for field in names.declared[section]]
+    for section, field in declared:
+        where = ("state_schema" if field in getattr(schema, section) else "default_state", section, field)
+        if section != "computed" and field in names.declared["computed"]:
             findings.error(where, f"{section}.{field} is hidden by the computed field of that name: rename one of them")
         elif section == "state" and field in names.fields["raw"]:
             findings.warning(where, f"state.{field} is hidden by raw.{field} wherever the name is read")
@@ -265,17 +266,6 @@ def _check_collisions(definition: Definition, names: Names, findings: _Findings)
             findings.warning(
                 where, f"{field!r} is something else in every expression: none can read a field of that name"
             )
-
-
-def _declarations(definition: Definition) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    schema, defaults = definition.workflow.state_schema, definition.workflow.default_state
-    seen: set[tuple[str, str]] = set()
-    for top, part in (("state_schema", schema), ("default_state", defaults)):
-        for section in SECTIONS:
-            for field in getattr(part, section, {}):
-                if (section, field) not in seen:
-                    seen.add((section, field))
-                    yield section, field, (top, section, field)
 
 
 def _check_writes(definition: Definition, names: Names, findings: _Findings) -> None:
@@ -312,12 +302,23 @@ def _check_defaults(definition: Definition, findings: _Findings) -> None:
 # --- tasks, other workflows, agents and prompts
 
 
+_Found = TypeVar("_Found")
+
+
+def _found(find: Callable[..., _Found], *names: Any) -> _Found | str:
+    """What there is by a name, or why there is nothing."""
+    try:
+        return find(*names)
+    except SidecarError as error:
+        return _message(error)
+
+
 class _References:
     """Checks the names of tasks, workflows, agents and prompts. Each is looked up once."""
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._agents: dict[str, str | CatalogAgent] = {}
+        self._agent_named = cache(partial(_found, agents.find, root))
         self._workflows: dict[tuple[str, str], Definition | str] = {}
 
     def check(self, definition: Definition, findings: _Findings) -> None:
@@ -336,24 +337,18 @@ class _References:
     def _agent(self, name: str | None, where: Location, findings: _Findings) -> None:
         if name is None or has_template(name):
             return
-        if name not in self._agents:
-            try:
-                self._agents[name] = agents.find(self.root, name)
-            except SidecarError as error:
-                self._agents[name] = _message(error)
-        found = self._agents[name]
+        found = self._agent_named(name)
         if isinstance(found, str):
             findings.error((*where, "agent"), found)
         else:
             findings.items += [_of_problem(doubt, "warning") for doubt in agents.doubts(found)]
 
     def _prompt(self, step: step_types.AgentStep, name: str, where: Location, findings: _Findings) -> None:
-        try:
-            prompt = prompts.find(self.root, name)
-        except SidecarError as error:
-            findings.error((*where, "prompt_name"), _message(error))
-            return
-        _arguments(prompt.parameters, step.parameters, (*where, "parameters"), f"prompt {name!r}", findings)
+        found = _found(prompts.find, self.root, name)
+        if isinstance(found, str):
+            findings.error((*where, "prompt_name"), found)
+        else:
+            _arguments(found.parameters, step.parameters, (*where, "parameters"), f"prompt {name!r}", findings)
 
     def _include(
         self, definition: Definition, step: step_types.IncludeWorkflow, where: Location, findings: _Findings
@@ -387,13 +382,9 @@ class _References:
     def _included(self, includer: Definition, name: str) -> Definition | str:
         key = (includer.loaded_from, name)
         if key not in self._workflows:
-            try:
-                found = workflows.included(self.root, includer, name)
-            except SidecarError as error:
-                self._workflows[key] = _message(error)
-            else:
-                runs = found.workflow.steps is not None
-                self._workflows[key] = found if runs else f"{name!r} has no steps: it cannot be included"
+            found = _found(workflows.included, self.root, includer, name)
+            has_steps = isinstance(found, str) or found.workflow.steps is not None
+            self._workflows[key] = found if has_steps else f"{name!r} has no steps: it cannot be included"
         return self._workflows[key]
 
     def _circle(self, first: Definition, at: Definition, chain: tuple[str, ...]) -> list[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_validator
 
@@ -15,7 +15,6 @@ from sidecar.model.parameters import Parameter, bind, render_template, sole_temp
 
 AdapterName = Literal["claude", "codex", "gemini", "command"]
 PromptVia = Literal["stdin", "argument"]
-ADAPTER_NAMES: tuple[AdapterName, ...] = get_args(AdapterName)
 PROMPT = Parameter(name="prompt", description="What the agent is to do.", required=True)
 
 

@@ -133,6 +133,11 @@ class ErrorHandling(StrictModel):
         default=None, description="Steps that are executed when the run fails; `error` is in scope."
     )
 
+    @property
+    def collects_in(self) -> str | None:
+        """The path to which errors are appended; None where they are not kept."""
+        return self.error_collection.state_path if self.error_collection and self.error_collection.enabled else None
+
 
 class OnResume(StrictModel):
     """How a run goes on that was interrupted."""
@@ -222,9 +227,16 @@ class Workflow(StrictModel):
         )
 
     @property
+    def declared(self) -> dict[str, frozenset[str]]:
+        """By section: the fields of the schema, and those that have a default."""
+        schema, defaults = self.state_schema, self.default_state
+        raw, state = frozenset({*schema.raw, *defaults.raw}), frozenset({*schema.state, *defaults.state})
+        return {"raw": raw, "state": state, "computed": frozenset(schema.computed)}
+
+    @property
     def raw_fields(self) -> frozenset[str]:
         """The fields of `raw` that it declares. Who includes it may give their values, as those of inputs."""
-        return frozenset({*self.state_schema.raw, *self.default_state.raw})
+        return self.declared["raw"]
 
 
 @dataclass(frozen=True, slots=True)
