@@ -45,7 +45,7 @@ def test_on_a_terminal_the_picture_is_text(tmp_path: Path) -> None:
 def test_svg_is_a_document_with_every_step(tmp_path: Path) -> None:
     root = ElementTree.fromstring(graph(tmp_path, "iterate", "--format", "svg").stdout)
     told = " ".join(node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}text"))
-    for step in ("loop · while", "work · agent", "give_up · conditional", "computed.worked"):
+    for step in ("loop · while", "work · agent", "end_without_progress · conditional", "computed.worked"):
         assert step in told
 
 

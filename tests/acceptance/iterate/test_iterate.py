@@ -152,7 +152,7 @@ def test_without_instructions_one_line_says_so_and_no_agent_starts(project: Work
     instructions.unlink()
     code, _, err = project.finished(project.iterate())
     assert (code, project.turns(), len(err.splitlines())) == (2, 0, 1)
-    assert ".swissarmyhammer/workspaces/my-task/INSTRUCTIONS.md is missing or empty: write there what is wanted" in err
+    assert ".swissarmyhammer/workspaces/my-task/INSTRUCTIONS.md is missing or empty: write the task into it" in err
     instructions.write_text("Now they are there.\n")
     resumed = project.start("resume", project.last().run_id)
     project.report(complete=True)
