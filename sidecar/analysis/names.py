@@ -217,7 +217,7 @@ class Constants:
         if is_whole and len(filled) == 1:
             return filled[0], True
         texts = [
-            value[part.placeholder.offset : part.placeholder.end] if one is shell.UNKNOWN else as_text(one)
+            part.placeholder.text if one is shell.UNKNOWN else as_text(one)
             for part, one in zip(parts, values, strict=True)
         ]
         return "".join(texts), is_whole

@@ -64,12 +64,12 @@ class RecordingView(View):
     def rendered(self, text: str) -> Any:
         compiled = self.texts.value(text)
         self.sole_expressions.extend(_sole_expression(compiled))
-        return compiled.render(self._recorder(_written(text, compiled.slots), compiled.slots, self.values))
+        return compiled.render(self._recorder(compiled.slots, self.values))
 
     def shown_command(self, command: str | tuple[str, ...]) -> str:
         """A command as one text for another shell, which reads no value in it as code."""
         compiled = self.texts.command(command)
-        shown = compiled.prepare(self._recorder(compiled.placeholders, compiled.slots, self.values)).standalone()
+        shown = compiled.prepare(self._recorder(compiled.slots, self.values)).standalone()
         try:
             shown.encode()
         except UnicodeEncodeError:
@@ -87,27 +87,23 @@ class RecordingView(View):
         slots = [slot for segment in compiled.segments if not isinstance(segment, int) for slot in segment.slots]
         found: Json = {}
         try:
-            shown = paths.show(compiled.resolve(self._recorder(_written(text, slots), slots, found)))
+            shown = paths.show(compiled.resolve(self._recorder(slots, found)))
         except ExpressionError:  # it may read what the agent is going to write
             return text
         self.values.update(found)
         return shown
 
-    def _recorder(self, written: Sequence[str], slots: Sequence[Slot], values: Json) -> Callable[[Expression], Any]:
+    def _recorder(self, slots: Sequence[Slot], values: Json) -> Callable[[Expression], Any]:
         """Evaluates the expressions in the order of their slots, which is the order in which a text is rendered."""
-        following = zip(written, slots, strict=True)
+        following = iter(slots)
 
         def run(expression: Expression) -> Any:
-            text, slot = next(following)
+            placeholder = next(following).placeholder
             value = self.run(expression)
-            values[text] = filtered(value, slot.placeholder.filters, slot.placeholder.offset)
+            values[placeholder.text] = filtered(value, placeholder.filters, placeholder.offset)
             return value
 
         return run
-
-
-def _written(text: str, slots: Sequence[Slot]) -> list[str]:
-    return [text[slot.placeholder.offset : slot.placeholder.end] for slot in slots]
 
 
 def _sole_expression(text: Text) -> list[str]:

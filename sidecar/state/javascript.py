@@ -69,10 +69,10 @@ class ScannedTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """One `{{ expression | filter }}` of a text; `offset` to `end` is all of it, braces included."""
+    """One `{{ expression | filter }}`; `text` is all of it, braces included, as it stands at the offset of its text."""
 
+    text: str
     offset: int
-    end: int
     source: str
     source_offset: int
     filters: tuple[str, ...]
@@ -101,7 +101,7 @@ def split_template(text: str) -> tuple[str | Placeholder, ...]:
             parts.append(text[done:start])
         placeholder = _read_placeholder(text, start)
         parts.append(placeholder)
-        done = placeholder.end
+        done = start + len(placeholder.text)
     if done < len(text) or not parts:
         parts.append(text[done:])
     return tuple(parts)
@@ -164,7 +164,7 @@ def _read_placeholder(text: str, start: int) -> Placeholder:
         raise TemplateError("there is no expression between {{ and }}", start)
     inner = text[start + 2 : stop]
     lead = len(inner) - len(inner.lstrip())
-    return Placeholder(start, lexer.at + 2, inner.strip(), start + 2 + lead, tuple(filters))
+    return Placeholder(text[start : lexer.at + 2], start, inner.strip(), start + 2 + lead, tuple(filters))
 
 
 class _Lexer:

@@ -54,7 +54,6 @@ class ShellText:
     """A compiled command; it is analysed once, unless `| raw` makes another text of it at every run."""
 
     parts: tuple[str | Slot, ...]
-    placeholders: tuple[str, ...]  # as they are written
     analysis: ShellReader | None
 
     @property
@@ -93,7 +92,7 @@ class ShellText:
         for number, (slot, value) in enumerate(zip(self.slots, values, strict=True)):
             one = slot.placeholder
             if value is UNKNOWN:
-                texts.append(self.placeholders[number])
+                texts.append(one.text)
             else:
                 given = filtered(value, one.filters, one.offset)
                 is_text = _mode(one) or (self.analysis and self.analysis.quotes.get(number))
@@ -131,13 +130,11 @@ class ArgumentList(ShellText):
 
 def compile_command(command: str | tuple[str, ...], compiler: Compiler) -> ShellText | ArgumentList:
     """A command with its expressions compiled; `check` finds what else is wrong with it."""
-    texts = (command,) if isinstance(command, str) else command
-    placeholders = tuple(text[one.offset : one.end] for text in texts for one in _placeholders(split_template(text)))
-    elements = [compile_text(text, compiler).parts for text in texts]
+    elements = [compile_text(text, compiler).parts for text in ([command] if isinstance(command, str) else command)]
     if not isinstance(command, str):
-        return ArgumentList(_quoted(elements), placeholders, None, elements[0])
+        return ArgumentList(_quoted(elements), None, elements[0])
     has_raw = any(_mode(one) == "raw" for one in _placeholders(elements[0]))
-    return ShellText(elements[0], placeholders, None if has_raw else _analyse(elements[0], {}))
+    return ShellText(elements[0], None if has_raw else _analyse(elements[0], {}))
 
 
 def read(command: str | Sequence[str]) -> tuple[ShellReader, list[tuple[int, Placeholder]]]:
