@@ -429,7 +429,7 @@ def _definition(root: str, name: str) -> Json:
 
 def _dependencies(state: Reactive, field: str) -> Json:
     """What a computed field reads, and who reads it."""
-    found = state.dependencies(field)
+    found = state.graph.dependencies(field)
     return {
         "direct_deps": list(found.direct),
         "all_deps": list(found.transitive),

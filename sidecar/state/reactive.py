@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sidecar.errors import ExpressionError, SidecarError
@@ -157,10 +158,6 @@ class Reactive:
         """What expressions and agents see: computed over raw over state."""
         return {**self._sections["state"], **self._sections["raw"], **self._computed}
 
-    def dependencies(self, name: str) -> Dependencies:
-        """What a field reads and who reads it."""
-        return self.graph.dependencies(name)
-
     def update(self, writes: Sequence[Write]) -> UpdateResult:
         """All writes and every recomputation, or, with the error, none of it."""
         if not writes:
@@ -264,8 +261,10 @@ class Reactive:
         error: ExpressionError | None = None
         output = _UNSET
         try:
-            output = self.world.run(compiled.transform, bind={"input": compiled.inputs})
-            self._validate(name, output)
+            bind = {"input": compiled.inputs}
+            output, check = self.world.run(compiled.transform, bind=bind), compiled.validate
+            if check and not truthy(self.world.run(check, {"output": output}, bind=bind)):
+                raise ExpressionError(f"its value fails `{check.source.strip()}`", kind="value")
         except ExpressionError as raised:
             error = raised
             output = computed.fallback if computed.on_error == "use_fallback" else _UNSET
@@ -276,11 +275,6 @@ class Reactive:
         if error and computed.on_error == "propagate":
             raise _of_field(name, error) from None
         return output
-
-    def _validate(self, name: str, output: Any) -> None:
-        check, inputs = self._compiled[name].validate, self._compiled[name].inputs
-        if check and not truthy(self.world.run(check, {"output": output}, bind={"input": inputs})):
-            raise ExpressionError(f"its value fails `{check.source.strip()}`", kind="value")
 
 
 def _at(sections: dict[str, Any], computed: dict[str, Any], source: FieldSource) -> Any:
@@ -398,27 +392,15 @@ def _check(name: str, sources: Sequence[FieldSource], known: Mapping[str, object
 
 
 def _order(fields: Mapping[str, Sequence[FieldSource]]) -> tuple[str, ...]:
-    """Depth first without recursion, so that a long chain is no problem; as declared where there is a choice."""
-    done: dict[str, None] = {}
-    for start in fields:
-        trail = [(start, iter(fields[start]))] if start not in done else []
-        on_trail = {start: None}
-        while trail:
-            name, sources = trail[-1]
-            following = next((s.name for s in sources if s.section == "computed" and s.name not in done), None)
-            if following is None:
-                trail.pop()
-                on_trail.pop(name)
-                done[name] = None
-            elif following in on_trail:
-                circle = [*on_trail][[*on_trail].index(following) :]
-                raise DependencyError(
-                    f"computed fields depend on each other: {' → '.join([*circle, following])}", following
-                )
-            else:
-                on_trail[following] = None
-                trail.append((following, iter(fields[following])))
-    return tuple(done)
+    """The fields, each behind those that it reads."""
+    read = {name: [one.name for one in sources if one.section == "computed"] for name, sources in fields.items()}
+    try:
+        return tuple(TopologicalSorter(read).static_order())
+    except CycleError as error:
+        circle: list[str] = error.args[1][:0:-1]
+        first = circle.index(next(name for name in fields if name in circle))  # the one that is declared first
+        circle = [*circle[first:], *circle[: first + 1]]
+        raise DependencyError(f"computed fields depend on each other: {' → '.join(circle)}", circle[0]) from None
 
 
 def _listed(names: Iterable[str]) -> str:
