@@ -96,9 +96,7 @@ def test_no_text_makes_the_reader_do_anything_but_answer_or_say_where_it_failed(
     failed_at = 0
     rebuilt = text
     try:
-        rebuilt = "".join(
-            part if isinstance(part, str) else text[part.offset : part.end] for part in split_template(text)
-        )
+        rebuilt = "".join(part if isinstance(part, str) else part.text for part in split_template(text))
     except TemplateError as error:
         failed_at = error.offset
     assert rebuilt == text
