@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -119,13 +119,17 @@ class Script:
                 self._engine = WorkerProcess(self.time_limit_s, memory_limit)
         return self._engine
 
-    def lose(self, lost: WorkerLost, *, again: bool) -> None:
-        """The engine is gone: the next use starts another. An error, unless the request may be made again."""
-        self._engine = None
-        if lost.overdue:
-            raise self._too_slow() from None
-        if not again:
-            raise ExpressionError("the evaluator's process died twice over it", kind="memory") from None
+    def ask(self, request: Callable[[], EngineRequest]) -> tuple[bytes, str]:
+        """The engine's answer. Where its process dies another one is asked, once, with a request made for that one."""
+        for _ in range(2):
+            engine = self.engine()
+            try:
+                return engine.handle(request())
+            except WorkerLost as lost:
+                self._engine = None
+                if lost.overdue:
+                    raise self._too_slow() from None
+        raise ExpressionError("the evaluator's process died twice over it", kind="memory")
 
     def error(self, status: bytes, text: str, source: str) -> ExpressionError:
         """The error behind an answer of the engine, in words that the expression's author understands."""
@@ -176,14 +180,8 @@ class Script:
 
     def _problem(self, code: str) -> str | None:
         """What the engine has against some code."""
-        for again in (True, False):
-            try:
-                status, text = self.engine().handle(EngineRequest(CHECK, _CHECKS, code=code))
-            except WorkerLost as lost:
-                self.lose(lost, again=again)
-                continue
-            return None if status == VALUE else text
-        raise AssertionError("lose() raises the second time")
+        status, text = self.ask(lambda: EngineRequest(CHECK, _CHECKS, code=code))
+        return None if status == VALUE else text
 
 
 # Sources and their errors.

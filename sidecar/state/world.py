@@ -140,10 +140,22 @@ class World:
                 return evaluate_simple(expression.simple, self._named(expression.names, extra or {}))
             except LookupError:
                 pass  # a name without a value, or another doubt: the engine evaluates it
+        keys: _Names = set()
+
+        def request() -> EngineRequest:
+            if self._generation != self._script.generation:
+                self._start_over()
+            code = "" if expression.number in self._compiled else expression.code
+            return EngineRequest(RUN, self._number, expression.number, code, self._changes(keys), arguments)
+
         with self._script.lock:
-            keys: _Names = set()
             arguments = self._arguments(expression, extra or {}, bind or {}, keys)
-            status, text = self._ask(expression, arguments, keys)
+            status, text = self._script.ask(request)
+            if status == UNSURE:
+                self._generation = -1
+            else:
+                self._mark_sent(keys)
+                self._compiled[expression.number] = None
         if status != VALUE:
             raise self._script.error(status, text, expression.source)
         if text.startswith("e"):
@@ -160,28 +172,6 @@ class World:
     def _named(self, names: Sequence[str], extra: Mapping[str, object]) -> dict[str, Any]:
         values, aliases = self._values, self._aliases
         return {name: extra[name] if name in extra else values[aliases.get(name, name)] for name in names}
-
-    def _ask(self, expression: Expression, arguments: str, keys: _Names) -> tuple[bytes, str]:
-        for again in (True, False):
-            engine = self._script.engine()
-            if self._generation != self._script.generation:
-                self._start_over()
-            changes = self._changes(keys)
-            code = "" if expression.number in self._compiled else expression.code
-            try:
-                status, text = engine.handle(
-                    EngineRequest(RUN, self._number, expression.number, code, changes, arguments)
-                )
-            except WorkerLost as lost:
-                self._script.lose(lost, again=again)
-                continue
-            if status == UNSURE:
-                self._generation = -1
-                return status, text
-            self._mark_sent(keys)
-            self._compiled[expression.number] = None
-            return status, text
-        raise AssertionError("lose() raises the second time")
 
     def _start_over(self) -> None:
         """The engine is new and has nothing, or may have something else than it should."""
