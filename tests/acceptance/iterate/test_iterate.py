@@ -92,7 +92,7 @@ def test_at_the_maximum_of_iterations_it_ends_with_exit_code_3(project: Workspac
     project.report(worked=True)
     code, _, err = project.finished(process)
     assert code == 3
-    assert "after 2 iterations" in err
+    assert "iteration limit (2)" in err
     assert project.turns() == 2
 
 

@@ -183,7 +183,7 @@ def _bad(schema: Json, arguments: Json) -> Iterator[tuple[str, Json, str]]:
         if "type" in inner:
             yield "wrong type", {**arguments, name: _wrong(inner)}, f"{name} has to be"
         if inner.get("enum"):
-            yield "no choice", {**arguments, name: "neither"}, "one of|there is"
+            yield "no choice", {**arguments, name: "neither"}, "one of|available: "
     for name in schema.get("required", ()):
         yield "missing", {key: value for key, value in arguments.items() if key != name}, f"{name} is required"
     yield "extra", {**arguments, "nonsense": 1}, "unknown argument 'nonsense'"

@@ -46,7 +46,7 @@ async def test_what_is_done_is_not_done_again_and_the_failed_step_is(world: Worl
     told = "> one; + one; + add; > bad; ! bad; end failed; resumed failed; > bad 2; + bad; end completed"
     assert "; ".join(world.compact(run_id)) == told
     again = await world.execute(run_id)
-    assert "nothing is done again" in again.reason
+    assert "nothing to do" in again.reason
     assert len(world.events(run_id, "run_ended")) == 2
 
 
