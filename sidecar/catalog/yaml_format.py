@@ -19,6 +19,7 @@ Place: TypeAlias = tuple[int, int]  # line and column, both from 1
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 100
+_MOST_READ_AGAIN = 64 * 1024  # characters: half a second for the pure scanner
 # What a file may have, and what it may come to when its aliases are written out: a few lines of aliases to aliases
 # stand for billions.
 MAX_VALUES = 100_000
@@ -107,10 +108,12 @@ def parse(text: str, path: str) -> Document:
     try:
         if is_fast(text):
             return _document(FastLoader(text), text, path)
-    except TooMany as error:
-        raise _at_mark(error, path) from None
-    except (yaml.YAMLError, RecursionError, *CONSTRUCTOR_ERRORS):
-        pass  # the other scanner has the last word, so that a file has the same errors on every machine
+    except (yaml.YAMLError, RecursionError, *CONSTRUCTOR_ERRORS) as error:
+        # The other scanner has the last word, so that a file has the same errors on every machine; but it takes ten
+        # seconds for a mebibyte.
+        is_long = len(text) > _MOST_READ_AGAIN
+        if isinstance(error, TooMany) or (is_long and isinstance(error, yaml.MarkedYAMLError)):
+            raise _at_mark(error, path) from None
     if FAST:
         _check_count(text, path)
     return parse_pure(text, path)

@@ -121,3 +121,19 @@ def test_too_many_values_are_refused_without_the_pure_scanner(line: str, monkeyp
     monkeypatch.setattr(yaml_format, "PureLoader", None)
     with pytest.raises(DefinitionError, match=f"more than {yaml_format.MAX_VALUES} values"):
         yaml_format.parse("steps:\n" + line * (yaml_format.MAX_VALUES + 1), "many.yaml")
+
+
+@pytest.mark.skipif(not yaml_format.FAST, reason="this PyYAML was built without libyaml")
+@pytest.mark.parametrize("wrong", ["- a: b: c\n", "- *nowhere\n", "a: 1\n"])
+def test_an_error_late_in_a_large_file_has_its_line_without_the_pure_scanner(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take ten seconds for a mebibyte."""
+    good = "- 1234567\n" * 99_000
+    with pytest.raises(DefinitionError) as expected:
+        yaml_format.parse_pure("- 1234567\n" + wrong, "late.yaml")
+    monkeypatch.setattr(yaml_format, "PureLoader", None)
+    with pytest.raises(DefinitionError) as found:
+        yaml_format.parse(good + wrong, "late.yaml")
+    ((first,), (second,)) = expected.value.problems, found.value.problems
+    assert second.line - first.line == 98_999
