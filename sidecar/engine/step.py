@@ -221,6 +221,7 @@ class StepRunner:
         with self.attempt(step) as tried:
             self.write(path, state, _failure_writes(state, step.id, error, again=again))
         self._warn_not_written(tried, key)
+        self._fail_includes(thread, error, before, level, after)
         data = {**_facts(thread, step, key), "error": error, "will_retry": again}
         if outcome is not None:
             data = {"thread": thread.key, **data, "outcome": outcome}
@@ -252,7 +253,20 @@ class StepRunner:
             self.ledger.record(kinds.STEP_FAILED, thread=thread.key, **facts, outcome=["failed", error])
         else:
             self.ledger.record(kinds.ERROR_HANDLED, thread=thread.key, step=key, id=step.id, outcome=["completed"])
-        self.run.move(thread, thread.cursor.after(outcome))
+        after = thread.cursor.after(outcome)
+        self._fail_includes(thread, action.error, thread.cursor, failure.level, after)
+        self.run.move(thread, after)
+
+    def _fail_includes(self, thread: Thread, error: Error, before: Cursor, level: int, after: Cursor) -> None:
+        """Write the failure of each `include_workflow` step that fails with the step at `level` of its workflow."""
+        for at in after.state.failed_includes(before.state, level):
+            step, key = before.state.frames[at].step, thread.step_key(before.state.trimmed(at + 1))
+            path = thread.state_path(before.state.path(at))
+            state = self.run.states[path]
+            again = _is_tried_again(before, after) and len(after.state.frames) == at + 1
+            with self.attempt(step) as tried:
+                self.write(path, state, _failure_writes(state, step.id, error, again=again))
+            self._warn_not_written(tried, key)
 
     # --- `parallel_foreach`, whose tasks decide what becomes of it
 

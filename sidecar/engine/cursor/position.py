@@ -143,6 +143,18 @@ class State(NamedTuple):
         batches = {number: batch for number, batch in self.batches.items() if batch.background or number in used}
         return self._replace(frames=frames, batches=batches)
 
+    def failed_includes(self, before: State, level: int) -> list[int]:
+        """The levels of the `include_workflow` steps, the innermost first, that fail because the step at `level` of the
+        state `before` failed: those whose workflow this state is neither in nor at the regular end of."""
+        found = [at - 1 for at in range(level, 0, -1) if before.frames[at].branch == "steps"]
+        if self.failure is not None:
+            return [at for at in found if at >= self.failure.level]
+        if self.ending is not None and self.ending.status == "failed":
+            return found
+        depth = len(self.frames)
+        ends = [depth - 1] if self.frames and self.frames[-1].phase == "leave" else []
+        return [at for at in found if at + 1 >= depth and at not in ends]
+
     def path(self, level: int) -> tuple[str, ...]:
         """The `include_workflow` steps that lead to a frame."""
         return tuple(self.frames[at - 1].step.id for at in range(1, level + 1) if self.frames[at].branch == "steps")
