@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
-from sidecar.catalog.yaml_format import Document, Location, json_only, not_json
+from sidecar.catalog.yaml_format import Document, Location, as_json
 from sidecar.errors import DefinitionError
 from sidecar.model.language import PATTERN_WORDS
 from sidecar.model.parameters import unknown
@@ -84,8 +83,8 @@ def parse_part(document: Document, model: type[_Model], noun: str) -> _Model:
 
 def _mapping(document: Document, noun: str, where: Location = ()) -> tuple[dict[str, Any], list[tuple[Location, str]]]:
     """The definition as JSON, and where the file has what JSON does not have."""
-    found = list(not_json(document.value))
-    value = json_only(document.value) if found else document.value
+    found: list[tuple[Location, str]] = []
+    value = as_json(document.value, found)
     value = value[WRAPPER] if where else value
     if not isinstance(value, dict):
         raise _error(document, found or [(where, f"{noun} is a mapping, `name: value` on each line")])
@@ -297,10 +296,9 @@ class ValidPart:
 
 def valid_part(document: Document) -> ValidPart | None:
     """What is right in the file; None where that is not enough for a workflow."""
-    value = json_only(content(document.value))
+    value = as_json(content(document.value), [])
     if not isinstance(value, dict):
         return None
-    value = deepcopy(value)
     out: list[InvalidPart] = []
     for _ in range(_ROUNDS):
         try:

@@ -95,7 +95,9 @@ def _checked_heading(path: str) -> Row | None:
     name, version, description = (values.get(key, "") for key in keys[:3])
     texts = isinstance(name, str) and isinstance(version, str) and isinstance(description, str)
     inputs = values.get("inputs", {})
-    if not texts or not isinstance(inputs, dict) or next(yaml_format.not_json(values), None) is not None:
+    problems: list[tuple[yaml_format.Location, str]] = []
+    yaml_format.as_json(values, problems)
+    if not texts or not isinstance(inputs, dict) or problems:
         return None
     parameters = [_parameter(name, given) for name, given in inputs.items()]
     if None in parameters or ("name" in values and not naming.is_name(name)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.catalog import definition, naming, yaml_format
 from sidecar.catalog.definition import AllWords, InvalidPart, valid_part
-from sidecar.catalog.yaml_format import Document, json_only
+from sidecar.catalog.yaml_format import Document, as_json
 from sidecar.errors import DefinitionError, Problem
 from sidecar.model.workflow import ExpressionSite, SubAgentTask, Workflow, sites
 
@@ -229,7 +229,7 @@ class _Loading:
     def _imports(self, document: Document, chain: tuple[str, ...]) -> dict[str, Definition]:
         """What a file imports, by its value, so that problems in imports are reported beside the file's own."""
         where = definition.prefix(document.value)
-        value = definition.content(json_only(document.value))
+        value = definition.content(as_json(document.value, []))
         entries = value.get("imports") if isinstance(value, dict) else None
         found: dict[str, Definition] = {}
         for index, entry in enumerate(entries if isinstance(entries, list) else ()):

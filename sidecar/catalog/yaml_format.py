@@ -6,7 +6,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
@@ -51,19 +51,13 @@ class Document(NamedTuple):  # no dataclass: lists import this module, and datac
     def place(self, location: Location) -> Place:
         """Line and column of an entry, that is of its key or its list item; of the nearest thing around it, where the
         file does not have it."""
-        node, place = self.root, (1, 1)
-        for part in location:
-            found = _child(node, part)
-            if found is None:
-                break
-            place, node = _start(found[0]), found[1]
-        return place
+        return self._find(location)[0]
 
     def value_place(self, location: Location) -> Place:
         """Line and column at which the value itself begins: behind its key, behind an opening quote."""
-        node = self._node(location)
+        place, node = self._find(location)
         if node is None:
-            return self.place(location)
+            return place
         line, column = _start(node)
         if not isinstance(node, yaml.ScalarNode) or not node.style:
             return line, column
@@ -74,7 +68,7 @@ class Document(NamedTuple):  # no dataclass: lists import this module, and datac
 
         Exact in a block (`|`), in a plain text and in quotes on one line; elsewhere the place where the text begins.
         """
-        node = self._node(location)
+        node = self._find(location)[1]
         first_line, first_column = self.value_place(location)
         if not isinstance(node, yaml.ScalarNode):
             return first_line, first_column
@@ -87,14 +81,15 @@ class Document(NamedTuple):  # no dataclass: lists import this module, and datac
             return first_line, first_column + column - 1
         return first_line, first_column
 
-    def _node(self, location: Location) -> yaml.Node | None:
-        node = self.root
+    def _find(self, location: Location) -> tuple[Place, yaml.Node | None]:
+        """The place of an entry, or of the nearest thing around it, and its value, None where the file has none."""
+        node, place = self.root, (1, 1)
         for part in location:
             found = _child(node, part)
             if found is None:
-                return None
-            node = found[1]
-        return node
+                return place, None
+            place, node = _start(found[0]), found[1]
+        return place, node
 
 
 def load(path: str) -> Document:
@@ -417,32 +412,24 @@ def _spaces(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def json_only(value: Any) -> Any:
-    """The value with null in place of what JSON does not have, and without keys that are not text."""
+def as_json(value: Any, problems: list[tuple[Location, str]], location: Location = ()) -> Any:
+    """The value as JSON, which state is journalled as: with null in place of what JSON does not have, and without keys
+    that are not text. Each of these is added to the problems."""
     if isinstance(value, dict):
-        return {
-            key: json_only(child) for key, child in value.items() if isinstance(key, str) and not _scalar_problem(key)
-        }
-    if isinstance(value, list):
-        return [json_only(item) for item in value]
-    return None if _scalar_problem(value) else value
-
-
-def not_json(value: object, location: Location = ()) -> Iterator[tuple[Location, str]]:
-    """Every value in a value that JSON does not have, and what is wrong with it: state is journalled as JSON."""
-    if isinstance(value, dict):
+        kept: dict[str, Any] = {}
         for key, child in value.items():
             if isinstance(key, str) and not _scalar_problem(key):
-                yield from not_json(child, (*location, key))
+                kept[key] = as_json(child, problems, (*location, key))
             else:  # `yes:`, `on:`, `1:`: YAML reads them as something else
-                yield (*location, str(key)), f"the key {key!r} is not text; put it in quotes"
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from not_json(item, (*location, index))
-    else:
-        message = _scalar_problem(value)
-        if message:
-            yield location, message
+                problems.append(((*location, str(key)), f"the key {key!r} is not text; put it in quotes"))
+        return kept
+    if isinstance(value, list):
+        return [as_json(item, problems, (*location, index)) for index, item in enumerate(value)]
+    message = _scalar_problem(value)
+    if message:
+        problems.append((location, message))
+        return None
+    return value
 
 
 def _scalar_problem(value: object) -> str | None:
