@@ -13,7 +13,7 @@ from sidecar.catalog import naming, yaml_format
 from sidecar.catalog.definition import parse_part
 from sidecar.errors import DefinitionError, Problem
 from sidecar.model.language import StrictModel
-from sidecar.model.parameters import Parameter, unknown
+from sidecar.model.parameters import Parameter, Parameters, unknown
 
 if TYPE_CHECKING:
     from sidecar.catalog.naming import Source
@@ -29,7 +29,7 @@ class FrontMatter(StrictModel):
     title: str = ""
     description: str = ""
     # None: every name that the template mentions is a parameter.
-    parameters: tuple[Parameter, ...] | None = Field(default=None)
+    parameters: Parameters | None = Field(default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _parts(text: str, path: str) -> tuple[FrontMatter, str, int]:
 
 def _check_names(declared: tuple[Parameter, ...], body: str, path: str, first_line: int) -> None:
     names = [parameter.name for parameter in declared]
-    problems = [Problem.at(path, (1, 1), f"parameter {name!r} is declared twice") for name in _repeated(names)]
+    problems: list[Problem] = []
     for match in _PLAIN_NAME.finditer(body):
         if match.group(1) not in names:
             line = first_line + body.count("\n", 0, match.start())
@@ -100,7 +100,3 @@ def _check_names(declared: tuple[Parameter, ...], body: str, path: str, first_li
             problems.append(Problem.at(path, (line, column), unknown(match.group(1), names, "parameter")))
     if problems:
         raise DefinitionError(problems)
-
-
-def _repeated(names: list[str]) -> list[str]:
-    return list(dict.fromkeys(name for name in names if names.count(name) > 1))

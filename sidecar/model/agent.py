@@ -11,7 +11,15 @@ from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_valid
 from sidecar.errors import InputError
 from sidecar.model import duration
 from sidecar.model.language import Cost, StrictModel, VariableName, Word, check_no_nul
-from sidecar.model.parameters import Parameter, bind, render_template, sole_template_name, template_names, unknown
+from sidecar.model.parameters import (
+    Parameter,
+    Parameters,
+    bind,
+    render_template,
+    sole_template_name,
+    template_names,
+    unknown,
+)
 
 AdapterName = Literal["claude", "codex", "gemini", "command"]
 PromptVia = Literal["stdin", "argument"]
@@ -41,7 +49,7 @@ class AgentDefinition(StrictModel):
 
     description: str = Field(default="", description="What it is for; lists show it.")
     adapter: AdapterName = Field(description="Which program it is, and so how it is started and what it reports.")
-    parameters: tuple[Parameter, ...] | None = Field(
+    parameters: Parameters | None = Field(
         default=None, description="What the caller gives. Without this key: `prompt`, where the template has it."
     )
     prompt: str = Field(
@@ -58,16 +66,6 @@ class AgentDefinition(StrictModel):
     env: dict[VariableName, Word] = Field(default={}, description="Environment variables for the program.")
     model: Word | None = Field(default=None, description="Which model; for claude, codex and gemini.")
     limits: Limits = Field(default=Limits(), description="When it is ended.")
-
-    @field_validator("parameters")
-    @classmethod
-    def _names_differ(cls, value: tuple[Parameter, ...] | None) -> tuple[Parameter, ...] | None:
-        seen: set[str] = set()
-        for parameter in value or ():
-            if parameter.name in seen:
-                raise ValueError(f"parameter {parameter.name!r} is declared twice")
-            seen.add(parameter.name)
-        return value
 
     @field_validator("prompt")
     @classmethod

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, JsonValue, Strict, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, Strict, ValidationInfo, field_validator
 
 from sidecar.errors import InputError
 from sidecar.model.language import ParameterName, StrictModel
@@ -66,6 +66,17 @@ class Parameter(Declaration):
     """One parameter, as a definition declares it."""
 
     name: ParameterName = Field(description="The name, as the prompt template uses it.")
+
+
+def _names_differ(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    names = [parameter.name for parameter in parameters]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"parameter {name!r} is declared twice")
+    return parameters
+
+
+Parameters: TypeAlias = Annotated[tuple[Parameter, ...], AfterValidator(_names_differ)]
 
 
 def misfit(value: object, declaration: Declaration) -> str | None:

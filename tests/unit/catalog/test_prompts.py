@@ -94,7 +94,7 @@ def test_every_problem_has_its_line_in_the_file(place: Prompts) -> None:
         ("---\n- a\n---\nx", "1: the front matter is a mapping"),
         ("---\ntitle: [\n---\nx", "3: "),
         ("---\na: 1\na: 2\n---\nx", "3: 'a' is there twice"),
-        ("---\nparameters: [{name: a}, {name: a}]\n---\nx", "1: parameter 'a' is declared twice"),
+        ("---\nparameters: [{name: a}, {name: a}]\n---\nx", "2: `parameters`: parameter 'a' is declared twice"),
     ],
 )
 def test_front_matter_that_is_none_is_told(place: Prompts, text: str, problem: str) -> None:
