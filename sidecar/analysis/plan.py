@@ -7,10 +7,9 @@ What agents write by themselves, with the MCP tools, cannot be foreseen.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sidecar.analysis.names import Constants, as_template, bare
@@ -62,13 +61,6 @@ class PlanStep:
     problems: tuple[str, ...]  # what it would fail with
     plan: RunPlan | None  # of the workflow that it includes
 
-    def to_json(self) -> dict[str, Any]:
-        """The step in the result of `workflow_explain_plan`."""
-        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        given["plan"] = None if self.plan is None else self.plan.to_json()
-        kept = {name: value for name, value in given.items() if value not in (None, "", ()) or name not in _OPTIONAL}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
@@ -83,9 +75,7 @@ class RunPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The result of `workflow_explain_plan`."""
-        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        steps, skipped, tools = [step.to_json() for step in self.steps], list(self.skipped), list(self.required_tools)
-        return {**given, "steps": steps, "skipped": skipped, "required_tools": tools}
+        return asdict(self, dict_factory=_as_json)
 
     def lines(self) -> list[str]:
         """For people: one line a step, those inside others indented."""
@@ -118,6 +108,12 @@ def explain(
     given = {name: value for name, value in inputs.items() if value is not None or name not in optional}
     values = bind(parameters, given, f"workflow {definition.name!r}")
     return _Planner(definition, _Shared(script, root, settings.default_agent), ()).plan(values, {})
+
+
+def _as_json(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a plan, or of a step without those that are optional and empty."""
+    kept = {name: value for name, value in fields if value not in (None, "", ()) or name not in _OPTIONAL}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 
 
 def _shown(value: object) -> str:
