@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from pathlib import Path
+from string import Template
 from typing import NamedTuple
 
 from sidecar.analysis.names import bare
@@ -298,15 +299,7 @@ def _quoted(*lines: str) -> str:
 # --- shapes with coordinates, and SVG
 
 Shape = tuple[str, dict[str, str], str]  # an element of SVG: its tag, its attributes, its text
-STYLE = Path(__file__).with_name("drawing.css").read_text(encoding="utf-8")
-_HEAD = """\
-<svg xmlns="http://www.w3.org/2000/svg" width="{0:.0f}" height="{1:.0f}" viewBox="0 0 {0:.0f} {1:.0f}" role="img">
-<title>{2}</title>
-<style>{3}</style>
-<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">\
-<path d="M0,0 L8,4 L0,8 z" fill="#52606d"/></marker></defs>
-<rect width="100%" height="100%" fill="#ffffff"/>
-"""
+_SVG = Template(Path(__file__).with_name("drawing.svg").read_text(encoding="utf-8"))
 _CHARACTER = 7.3  # the width of one, in a monospaced font of 12
 _LINE = 16.0
 _MARGIN = 24.0
@@ -359,7 +352,8 @@ def _svg(picture: Picture) -> str:
     for tag, attributes, text in shapes:
         element = tag + "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
         lines.append(f"<{element}>{escape(text)}</{tag}>" if tag == "text" else f"<{element}/>")
-    return _HEAD.format(width, height, escape(picture.title), STYLE) + "\n".join([*lines, "</svg>"]) + "\n"
+    size = {"width": f"{width:.0f}", "height": f"{height:.0f}"}
+    return _SVG.substitute(size, title=escape(picture.title), shapes="\n".join(lines))
 
 
 def _rect(x: float, y: float, width: float, height: float, style: str, *, radius: float = 4, step: str = "") -> Shape:
@@ -471,7 +465,7 @@ def _decision(box: Box) -> _Block:
     half = label.left + _PADDING
 
     def shapes(x: float, y: float) -> Iterator[Shape]:
-        left, right, middle, bottom = x - half, x - half + 2 * half, y + label.height / 2, y + label.height
+        left, right, middle, bottom = x - half, x + half, y + label.height / 2, y + label.height
         upper, lower = [(left + 12, y), (right - 12, y)], [(right - 12, bottom), (left + 12, bottom)]
         points = _points([(left, middle), *upper, (right, middle), *lower])
         yield "polygon", {"class": box.kind, "points": points, "data-step": box.step_id}, ""
