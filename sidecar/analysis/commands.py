@@ -7,9 +7,8 @@ its environment is its own affair, but the value may be an option, or stand in t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sidecar.state.shell import ASSIGNMENT, VALUE, WAY_OUT, ShellReader, read, value_numbers
 
@@ -38,29 +37,31 @@ _NO_OPTIONS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CommandFinding:
-    """What is wrong with a command, or doubtful, at an offset of its text."""
+Severity = Literal["error", "warning"]
+
+
+class Mistake(NamedTuple):
+    """An error or a doubt at an offset of a text."""
 
     offset: int
     message: str
-    is_error: bool
+    severity: Severity = "error"
 
 
-def check(command: str | Sequence[str]) -> list[list[CommandFinding]]:
+def check(command: str | Sequence[str]) -> list[list[Mistake]]:
     """The findings in each text of a command. In a list all are warnings: no shell reads it, but its program may."""
     reader, places = read(command)
     found: dict[int, str] = {}
-    is_error = reader.refused is not None and isinstance(command, str)
+    severity: Severity = "error" if reader.refused is not None and isinstance(command, str) else "warning"
     if reader.refused is None:
         for text, message in (one for line in reader.lines for one in _warnings(line, reader)):
             for number in value_numbers(text):
                 found.setdefault(number, message)
     else:
-        found[reader.refused[0]] = f"{reader.refused[1]}. {WAY_OUT}" if is_error else reader.refused[1]
+        found[reader.refused[0]] = f"{reader.refused[1]}. {WAY_OUT}" if severity == "error" else reader.refused[1]
     texts = range(1 if isinstance(command, str) else len(command))
     return [
-        [CommandFinding(places[at][1].offset, found[at], is_error) for at in sorted(found) if places[at][0] == text]
+        [Mistake(places[at][1].offset, found[at], severity) for at in sorted(found) if places[at][0] == text]
         for text in texts
     ]
 

@@ -6,9 +6,10 @@ import json
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from sidecar.analysis import commands
+from sidecar.analysis.commands import Mistake, Severity
 from sidecar.catalog.workflows import Definition
 from sidecar.engine.evaluation import Texts
 from sidecar.engine.run import WorkflowState
@@ -25,7 +26,6 @@ from sidecar.state.script import Expression, Script
 from sidecar.state.template import Slot, as_text
 from sidecar.state.world import World
 
-Severity = Literal["error", "warning"]
 # Every expression has these. `feedback` is the text that `resume` was given, null before that.
 ALWAYS_VISIBLE = frozenset({"inputs", "now", "uuid", "feedback"})
 _VISIBLE_IN_DEFAULTS = frozenset({"inputs", "now", "uuid"})
@@ -284,14 +284,6 @@ def bare(expression: str) -> str:
     return inner.strip() if len(inner) == len(text) - 4 and "{{" not in inner else text
 
 
-class Mistake(NamedTuple):
-    """An error or a doubt at an offset of a text."""
-
-    offset: int
-    message: str
-    severity: Severity = "error"
-
-
 @dataclass(slots=True)
 class Expressions:
     """Checks the expressions of one file. `lenient`: tasks for importers, which may have names that it does not."""
@@ -343,12 +335,9 @@ class Expressions:
         element, step = site.location[-1], site.step
         command = step.command if isinstance(step, ShellCommand | AgentShellCommand) else site.text
         try:
-            findings = commands.check(site.text)[0] if isinstance(element, str) else commands.check(command)[element]
+            yield from commands.check(site.text)[0] if isinstance(element, str) else commands.check(command)[element]
         except ShellError as error:
             yield Mistake(0, str(error))
-            return
-        for finding in findings:
-            yield Mistake(finding.offset, finding.message, "error" if finding.is_error else "warning")
 
     def _pattern(self, site: ExpressionSite) -> Iterator[Mistake]:
         world = World(self.script)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from sidecar.analysis import names as analysis_names
-from sidecar.analysis.names import Expressions, Names, Severity, invalid_words
+from sidecar.analysis.commands import Severity
+from sidecar.analysis.names import Expressions, Names, invalid_words
 from sidecar.catalog import agents, prompts, workflows
 from sidecar.catalog.definition import AllWords, InvalidPart
 from sidecar.catalog.definition import prefix as wrapper
@@ -324,9 +325,10 @@ class _References:
     def check(self, definition: Definition, findings: _Findings) -> None:
         """Every name in a file that does not exist."""
         for step, where in walk(definition.workflow):
-            if isinstance(step, step_types.ParallelForEach) and not _task_exists(step.sub_agent_task, definition):
-                message = unknown(step.sub_agent_task, definition.tasks, "sub-agent task")
-                findings.error((*where, "sub_agent_task"), message)
+            if isinstance(step, step_types.ParallelForEach):
+                name, tasks = step.sub_agent_task, definition.tasks
+                if name not in tasks and not _may_declare(definition, name):
+                    findings.error((*where, "sub_agent_task"), unknown(name, tasks, "sub-agent task"))
             if isinstance(step, step_types.IncludeWorkflow):
                 self._include(definition, step, where, findings)
             if isinstance(step, step_types.AgentStep | step_types.ApplyHints | step_types.ParallelForEach):
@@ -353,31 +355,25 @@ class _References:
     def _include(
         self, definition: Definition, step: step_types.IncludeWorkflow, where: Location, findings: _Findings
     ) -> None:
-        found = self._included(definition, step.workflow)
-        if isinstance(found, str) and any(step.workflow in words for words in invalid_words(definition)):
-            return
+        at, name = (*where, "workflow"), step.workflow
+        found = self._included(definition, name)
         if isinstance(found, str):
-            findings.error((*where, "workflow"), found)
+            if not _may_declare(definition, name):
+                findings.error(at, found)
             return
         circle = self._circle(definition, found, (definition.loaded_from,))
         if circle is not None:
-            findings.error(
-                (*where, "workflow"), f"workflows include each other: {' → '.join([definition.name, *circle])}"
-            )
-        place, subject, fields = (*where, "inputs"), f"workflow {step.workflow!r}", found.workflow.raw_fields
-        _arguments(found.workflow.parameters, step.inputs, place, subject, findings, fields=fields)
+            findings.error(at, f"workflows include each other: {' → '.join([definition.name, *circle])}")
+        parameters, fields = found.workflow.parameters, found.workflow.raw_fields
+        _arguments(parameters, step.inputs, (*where, "inputs"), f"workflow {name!r}", findings, fields=fields)
         if found.workflow.error_handling.on_error == "retry_workflow":
-            message = (
-                f"`retry_workflow` of {step.workflow!r} holds for a run of its own only: use `on_error: retry` here"
-            )
-            findings.warning((*where, "workflow"), message)
+            message = f"`retry_workflow` of {name!r} holds for a run of its own only: use `on_error: retry` here"
+            findings.warning(at, message)
         limits = sorted(found.workflow.limits.model_fields_set)
         if limits:
             keys = ", ".join(f"`{name.removesuffix('_s')}`" for name in limits)
-            message = (
-                f"{keys} of {step.workflow!r} hold for a run of its own only: put what is to hold into `limits` here"
-            )
-            findings.warning((*where, "workflow"), message)
+            message = f"{keys} of {name!r} hold for a run of its own only: put what is to hold into `limits` here"
+            findings.warning(at, message)
 
     def _included(self, includer: Definition, name: str) -> Definition | str:
         key = (includer.loaded_from, name)
@@ -403,8 +399,9 @@ class _References:
         return None
 
 
-def _task_exists(task: str, definition: Definition) -> bool:
-    return task in definition.tasks or any(task in words for words in invalid_words(definition))
+def _may_declare(definition: Definition, name: str) -> bool:
+    """Whether an invalid part of a file may declare a task or a component."""
+    return any(name in words for words in invalid_words(definition))
 
 
 def _message(error: SidecarError) -> str:

@@ -31,7 +31,7 @@ def body(command: str, *values: Any) -> str:
 
 
 def errors(command: str) -> list[tuple[int, str]]:
-    return [(finding.offset, finding.message) for finding in check(command)[0] if finding.is_error]
+    return [(finding.offset, finding.message) for finding in check(command)[0] if finding.severity == "error"]
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_a_place_that_can_be_protected_is_not_reported(command: str) -> None:
 )
 def test_what_another_program_may_read_as_code_gets_a_warning(command: str, why: str) -> None:
     [[finding]] = check(command)
-    assert (finding.offset, finding.is_error) == (command.index("{{"), False)
+    assert (finding.offset, finding.severity) == (command.index("{{"), "warning")
     assert finding.message.startswith(why)
     prepare(command, ["v"])
 
@@ -526,7 +526,7 @@ def test_each_element_of_a_list_is_one_argument() -> None:
 
 def test_a_list_that_starts_a_shell_gets_a_warning_and_no_refusal() -> None:
     findings = check(("sh", "-c", "ls {{ x }}", "{{ y }}"))
-    assert [[finding.message for finding in each if not finding.is_error] for each in findings] == [
+    assert [[finding.message for finding in each if finding.severity == "warning"] for each in findings] == [
         [],
         [],
         ["sh would read an expansion as its script; write sh -c '… \"$1\"' sh {{ … }}"],
