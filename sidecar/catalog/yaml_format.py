@@ -6,7 +6,6 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
@@ -25,7 +24,6 @@ _MOST_READ_AGAIN = 64 * 1024  # characters: half a second for the pure scanner
 MAX_VALUES = 100_000
 FAST = bool(getattr(yaml, "__with_libyaml__", False))
 _STARTS = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
-_VALUES = (yaml.ScalarEvent, yaml.AliasEvent, *_STARTS)
 _ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
 _MERGE = "tag:yaml.org,2002:merge"
 # Where libyaml reads a text otherwise than the pure scanner, or reads what that refuses.
@@ -109,8 +107,6 @@ def parse(text: str, path: str) -> Document:
         is_long = len(text) > _MOST_READ_AGAIN
         if isinstance(error, TooMany) or (is_long and isinstance(error, yaml.MarkedYAMLError)):
             raise _at_mark(error, path) from None
-    if FAST:
-        _check_count(text, path)
     return parse_pure(text, path)
 
 
@@ -212,12 +208,11 @@ class PureLoader(yaml.SafeLoader):
     """Safe, and without the two surprises of YAML 1.1: `1:30` as ninety, and dates, which are no JSON."""
 
 
-def _without_surprises(resolvers: Mapping[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
-    dropped = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
-    return {first: [entry for entry in entries if entry[0] not in dropped] for first, entries in resolvers.items()}
-
-
-PureLoader.yaml_implicit_resolvers = _without_surprises(yaml.SafeLoader.yaml_implicit_resolvers)
+_REPLACED = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+PureLoader.yaml_implicit_resolvers = {
+    first: [entry for entry in entries if entry[0] not in _REPLACED]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 PureLoader.add_implicit_resolver(
     "tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$"), list("-+0123456789")
 )
@@ -250,31 +245,6 @@ class TooMany(yaml.MarkedYAMLError):
 
 class ScannersDiffer(yaml.YAMLError):
     """The two scanners differ here, and the pure one is to be asked."""
-
-
-def _check_count(text: str, path: str) -> None:
-    """DefinitionError for a text that has too many values. libyaml is asked, whatever it may read otherwise: the pure
-    scanner takes ten seconds for as many."""
-    if len(text) < 2 * MAX_VALUES:  # a value, and what parts it from the next
-        return
-    loader: Any = FastLoader(text)
-    values = depth = 0
-    try:
-        while depth <= MAX_DEPTH and loader.check_event():  # what is too deep is refused for that
-            event = loader.get_event()
-            values += type(event) in _VALUES
-            depth += (type(event) in _STARTS) - (type(event) in _ENDS)
-            if values > MAX_VALUES:
-                raise _too_many(event)
-    except TooMany as error:
-        raise _at_mark(error, path) from None
-    except yaml.YAMLError:
-        pass
-
-
-def _too_many(event: Any, hint: str = "") -> TooMany:
-    """The error for the event that is one too many."""
-    return TooMany(None, None, f"more than {MAX_VALUES} values{hint}", event.start_mark)
 
 
 class _Composer:
@@ -340,7 +310,8 @@ class _Composer:
             raise yaml.composer.ComposerError(None, None, "an alias that contains itself", node.start_mark)
         self._values += self._sizes.get(id(node), 1)
         if self._values > MAX_VALUES:
-            raise _too_many(event, " when its aliases are written out" if self._anchors else "")
+            hint = " when its aliases are written out" if self._anchors else ""
+            raise TooMany(None, None, f"more than {MAX_VALUES} values{hint}", event.start_mark)
         if type(event) in _STARTS:
             if len(self._open) >= MAX_DEPTH:
                 message = f"nested more than {MAX_DEPTH} deep"
