@@ -119,13 +119,9 @@ class _Findings:
         self.prefix = wrapper(document.value)
         self.items: list[Finding] = []
 
-    def error(self, location: Location, message: str, severity: Severity = "error") -> None:
-        """An error at an entry."""
+    def add(self, location: Location, message: str, severity: Severity = "error") -> None:
+        """A finding at an entry."""
         self._add(self.document.place((*self.prefix, *location)), message, severity)
-
-    def warning(self, location: Location, message: str) -> None:
-        """A warning at an entry."""
-        self.error(location, message, "warning")
 
     def error_at_value(self, location: Location, message: str) -> None:
         """An error at the value of an entry, which may stand on another line than its key."""
@@ -153,17 +149,17 @@ def _check_flow(workflow: Workflow, findings: _Findings) -> None:
     """A `break` outside of a loop, the first step of each list that is never reached, a workflow without steps."""
     if workflow.steps == ():
         message = "`steps` is empty: there is nothing to do (a file of `sub_agent_tasks` for others leaves it out)"
-        findings.error(("steps",), message)
+        findings.add(("steps",), message)
     for each in step_lists(workflow):
         for index, step in enumerate(each.steps):
             if isinstance(step, step_types.Break | step_types.Continue) and not each.in_loop:
-                findings.error((*each.location, index), f"`{step.type}` stands outside of every loop")
+                findings.add((*each.location, index), f"`{step.type}` stands outside of every loop")
         last = next((index for index, step in enumerate(each.steps) if _ends(step)), None)
         if last is not None and last + 1 < len(each.steps):
             why = f"the step before it is `{each.steps[last].type}`"
             if isinstance(each.steps[last], step_types.Conditional):
                 why = "both ways through the `conditional` before it lead elsewhere"
-            findings.error((*each.location, last + 1), f"this step is never reached: {why}")
+            findings.add((*each.location, last + 1), f"this step is never reached: {why}")
 
 
 def _ends(step: Step) -> bool:
@@ -185,7 +181,7 @@ def _check_durations(workflow: Workflow, findings: _Findings) -> None:
                 written: Any = reduce(lambda value, part: value[part], path, findings.document.value)
                 doubt = duration.doubt(written)
                 if doubt is not None:
-                    findings.warning((*location, key), f"`{key}`: {doubt}")
+                    findings.add((*location, key), f"`{key}`: {doubt}", "warning")
 
 
 # --- state
@@ -240,7 +236,7 @@ def _check_cycles(fields: dict[str, tuple[str, ...]], findings: _Findings) -> No
         try:
             Graph(existing)
         except DependencyError as error:
-            findings.error(("state_schema", "computed", error.field), str(error))
+            findings.add(("state_schema", "computed", error.field), str(error))
             del fields[error.field]
         else:
             return
@@ -258,15 +254,15 @@ def _check_collisions(definition: Definition, names: Names, findings: _Findings)
     for section, field in declared:
         where = ("state_schema" if field in getattr(schema, section) else "default_state", section, field)
         if section != "computed" and field in names.declared["computed"]:
-            findings.error(where, f"{section}.{field} is hidden by the computed field of that name: rename one of them")
+            findings.add(where, f"{section}.{field} is hidden by the computed field of that name: rename one of them")
         elif section == "state" and field in names.fields["raw"]:
-            findings.warning(where, f"state.{field} is hidden by raw.{field} wherever the name is read")
+            findings.add(where, f"state.{field} is hidden by raw.{field} wherever the name is read", "warning")
         if field in javascript.RESERVED or field in javascript.GLOBALS:
-            findings.warning(where, f"{field!r} is a word of JavaScript: no expression can read a field of that name")
+            message = f"{field!r} is a word of JavaScript: no expression can read a field of that name"
+            findings.add(where, message, "warning")
         elif field in analysis_names.ALWAYS_VISIBLE:
-            findings.warning(
-                where, f"{field!r} is something else in every expression: none can read a field of that name"
-            )
+            message = f"{field!r} is something else in every expression: none can read a field of that name"
+            findings.add(where, message, "warning")
 
 
 def _check_writes(definition: Definition, names: Names, findings: _Findings) -> None:
@@ -297,7 +293,7 @@ def _check_defaults(definition: Definition, findings: _Findings) -> None:
             fits = value is None or has_template(value) or field not in types or is_of_type(value, types[field])
             if not fits:
                 message = f"{section}.{field} is not of type {types[field]}, which it is declared to be"
-                findings.error(("default_state", section, field), message)
+                findings.add(("default_state", section, field), message)
 
 
 # --- tasks, other workflows, agents and prompts
@@ -328,7 +324,7 @@ class _References:
             if isinstance(step, step_types.ParallelForEach):
                 name, tasks = step.sub_agent_task, definition.tasks
                 if name not in tasks and not _may_declare(definition, name):
-                    findings.error((*where, "sub_agent_task"), unknown(name, tasks, "sub-agent task"))
+                    findings.add((*where, "sub_agent_task"), unknown(name, tasks, "sub-agent task"))
             if isinstance(step, step_types.IncludeWorkflow):
                 self._include(definition, step, where, findings)
             if isinstance(step, step_types.AgentStep | step_types.ApplyHints | step_types.ParallelForEach):
@@ -341,14 +337,14 @@ class _References:
             return
         found = self._agent_named(name)
         if isinstance(found, str):
-            findings.error((*where, "agent"), found)
+            findings.add((*where, "agent"), found)
         else:
             findings.items += [_of_problem(doubt, "warning") for doubt in agents.doubts(found)]
 
     def _prompt(self, step: step_types.AgentStep, name: str, where: Location, findings: _Findings) -> None:
         found = _found(prompts.find, self.root, name)
         if isinstance(found, str):
-            findings.error((*where, "prompt_name"), found)
+            findings.add((*where, "prompt_name"), found)
         else:
             _arguments(found.parameters, step.parameters, (*where, "parameters"), f"prompt {name!r}", findings)
 
@@ -359,21 +355,21 @@ class _References:
         found = self._included(definition, name)
         if isinstance(found, str):
             if not _may_declare(definition, name):
-                findings.error(at, found)
+                findings.add(at, found)
             return
         circle = self._circle(definition, found, (definition.loaded_from,))
         if circle is not None:
-            findings.error(at, f"workflows include each other: {' → '.join([definition.name, *circle])}")
+            findings.add(at, f"workflows include each other: {' → '.join([definition.name, *circle])}")
         parameters, fields = found.workflow.parameters, found.workflow.raw_fields
         _arguments(parameters, step.inputs, (*where, "inputs"), f"workflow {name!r}", findings, fields=fields)
         if found.workflow.error_handling.on_error == "retry_workflow":
             message = f"`retry_workflow` of {name!r} holds for a run of its own only: use `on_error: retry` here"
-            findings.warning(at, message)
+            findings.add(at, message, "warning")
         limits = sorted(found.workflow.limits.model_fields_set)
         if limits:
             keys = ", ".join(f"`{name.removesuffix('_s')}`" for name in limits)
             message = f"{keys} of {name!r} hold for a run of its own only: put what is to hold into `limits` here"
-            findings.warning(at, message)
+            findings.add(at, message, "warning")
 
     def _included(self, includer: Definition, name: str) -> Definition | str:
         key = (includer.loaded_from, name)
@@ -425,14 +421,14 @@ def _arguments(
     for name, value in given.items():
         if name not in parameters:
             if name not in fields:
-                findings.error((*where, name), f"{subject}: {unknown(name, [*parameters, *fields], 'input')}")
+                findings.add((*where, name), f"{subject}: {unknown(name, [*parameters, *fields], 'input')}")
         elif not has_template(value):
             problem = misfit(value, parameters[name])
             if problem is not None:
-                findings.error((*where, name), f"{subject}: {name!r} {problem}")
+                findings.add((*where, name), f"{subject}: {name!r} {problem}")
     for parameter in declared:
         if parameter.is_required and parameter.default is None and parameter.name not in given:
-            findings.error(where, f"{subject}: {parameter.name!r} is required")
+            findings.add(where, f"{subject}: {parameter.name!r} is required")
 
 
 # --- invalid parts of a file
