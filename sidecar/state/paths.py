@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.errors import SidecarError, TemplateError
-from sidecar.state.template import Compiler, Run, Slot, as_key, compile_text, names_in
+from sidecar.state.template import Compiled, Compiler, Run, Slot, as_key, compile_text
 
 Path = tuple[str | int, ...]
 WRITABLE = ("raw", "state")
@@ -75,8 +75,7 @@ class PathTemplate:
 
     @property
     def names(self) -> frozenset[str]:
-        slots = [slot for segment in self.segments if not isinstance(segment, int) for slot in segment.slots]
-        return names_in(slots)
+        return frozenset().union(*(segment.names for segment in self.segments if not isinstance(segment, int)))
 
     def resolve(self, run: Run) -> Path:
         """The path now; a value becomes exactly one segment."""
@@ -100,27 +99,22 @@ def compile_path(text: str, compiler: Compiler) -> PathTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
-    """One key, in pieces; `bracket` if it stood in `[ ]`, where a lone number is an index."""
+class _Segment(Compiled):
+    """One key; `bracket` if it stood in `[ ]`, where a lone number is an index."""
 
-    pieces: tuple[str | Slot, ...]
     bracket: bool = False
 
     @property
-    def slots(self) -> list[Slot]:
-        return [piece for piece in self.pieces if isinstance(piece, Slot)]
-
-    @property
     def text(self) -> str:
-        return "".join(piece for piece in self.pieces if isinstance(piece, str))
+        return "".join(part for part in self.parts if isinstance(part, str))
 
     def resolve(self, run: Run) -> str | int:
-        if self.bracket and len(self.pieces) == 1 and isinstance(self.pieces[0], Slot):
-            value = self.pieces[0].value(run)
+        if self.bracket and len(self.parts) == 1 and isinstance(self.parts[0], Slot):
+            value = self.parts[0].value(run)
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 return value
-            return _key(self.pieces[0], value)
-        return "".join(piece if isinstance(piece, str) else _key(piece, piece.value(run)) for piece in self.pieces)
+            return _key(self.parts[0], value)
+        return "".join(part if isinstance(part, str) else _key(part, part.value(run)) for part in self.parts)
 
 
 def _key(slot: Slot, value: Any) -> str:

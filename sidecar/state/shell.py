@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import ShellError, TemplateError
 from sidecar.state.javascript import Placeholder, split_template
-from sidecar.state.template import Compiler, Run, Slot, as_text, compile_text, filtered, names_in
+from sidecar.state.template import Compiled, Compiler, Run, Slot, as_text, compile_text, filtered
 from sidecar.text import one_line
 
 if TYPE_CHECKING:
@@ -50,19 +50,10 @@ class PreparedCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class ShellText:
+class ShellText(Compiled):
     """A compiled command; it is analysed once, unless `| raw` makes another text of it at every run."""
 
-    parts: tuple[str | Slot, ...]
     analysis: ShellReader | None
-
-    @property
-    def slots(self) -> list[Slot]:
-        return [part for part in self.parts if isinstance(part, Slot)]
-
-    @property
-    def names(self) -> frozenset[str]:
-        return names_in(self.slots)
 
     def prepare(self, run: Run) -> PreparedCommand:
         """The command with the values that its expressions have now."""

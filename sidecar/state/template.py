@@ -41,8 +41,8 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """One compiled text."""
+class Compiled:
+    """What has `{{ }}` in it: a text, a command, a segment of a path."""
 
     parts: tuple[str | Slot, ...]
 
@@ -52,7 +52,13 @@ class Text:
 
     @property
     def names(self) -> frozenset[str]:
-        return names_in(self.slots)
+        """The names that the expressions take from outside."""
+        return frozenset(name for slot in self.slots for name in slot.expression.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Compiled):
+    """One compiled text."""
 
     def render(self, run: Run) -> Any:
         """The typed value of a lone expression, otherwise text."""
@@ -74,11 +80,6 @@ def compile_text(text: str, compiler: Compiler) -> Text:
         except ExpressionError as error:
             raise _in_text(error, part) from error
     return Text(tuple(parts))
-
-
-def names_in(slots: list[Slot]) -> frozenset[str]:
-    """The names that the expressions take from outside."""
-    return frozenset(name for slot in slots for name in slot.expression.names)
 
 
 def _in_text(error: ExpressionError, placeholder: Placeholder) -> TemplateError:
