@@ -279,13 +279,13 @@ class Driving(RunService):
         """Write the run's own state; the computed fields that have another value now."""
         space = execution.run.states[()]
         parsed = [Write(parse(w.path) if isinstance(w.path, str) else w.path, w.value, w.operation) for w in writes]
-        update = space.state.update(parsed)
+        changed = space.state.update(parsed)
         execution.ledger.record_writes((), [[one.path, one.value, one.operation] for one in parsed])
         execution.ledger.record(kinds.STATE_UPDATED, paths=[show(one.path) for one in parsed])  # type: ignore[arg-type]
         execution.ledger.commit(durable=True)
         await execution.ledger.caught_up()
         flattened = space.state.flattened()
-        return {name: flattened.get(name) for name in update.changed}
+        return {name: flattened.get(name) for name in changed}
 
     async def state_dependencies(self, workflow_id: str, field: str) -> Json:
         """What a computed field reads, and who reads it."""

@@ -56,14 +56,6 @@ class Write(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateResult:
-    """What an update led to: the state's version, and the computed fields that have another value now."""
-
-    version: int
-    changed: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Transformation:
     """That a field was computed. `input` and `output` are cut short where they are large."""
 
@@ -158,12 +150,10 @@ class Reactive:
         """What expressions and agents see: computed over raw over state."""
         return {**self._sections["state"], **self._sections["raw"], **self._computed}
 
-    def update(self, writes: Sequence[Write]) -> UpdateResult:
-        """All writes and every recomputation, or, with the error, none of it."""
-        if not writes:
-            return UpdateResult(self.version, ())
-        changed = self._transact(writes, self.version + 1)
-        return UpdateResult(self.version, changed)
+    def update(self, writes: Sequence[Write]) -> tuple[str, ...]:
+        """All writes and every recomputation, or, with the error, none of it; the computed fields that have another
+        value now."""
+        return self._transact(writes, self.version + 1) if writes else ()
 
     def close(self) -> None:
         """Let the evaluator forget it."""

@@ -353,5 +353,5 @@ def test_a_transaction_in_which_the_process_dies_leaves_no_trace() -> None:
         assert reactive.flattened() == {"x": {"n": 1}, "first": 2, "second": 4}
         seen = script.compile("[x, first, second, typeof new_, typeof other]")
         assert reactive.world.run(seen) == [{"n": 1}, 2, 4, "undefined", "undefined"]
-        assert reactive.update([Write("raw.x.n", 2)]).changed == ("first", "second")
+        assert reactive.update([Write("raw.x.n", 2)]) == ("first", "second")
         assert reactive.world.run(seen)[:3] == [{"n": 2}, 3, 6]
