@@ -104,7 +104,7 @@ class Settings(BaseModel):
     default_agent: str = Field("claude", description="The agent that does what names no other.")
     kill_after_s: float = Field(5.0, ge=0, le=3600, description="Grace between asking a process to end and killing it.")
     containment: Literal["auto", "cgroup", "reaper", "sweep"] = Field(
-        "auto", description="What holds an agent's process tree together; `auto` is the best that works here."
+        "auto", description="How an agent's processes are found and ended; `auto` is the best way that works here."
     )
     legacy_abort_text: bool = Field(
         True,
@@ -120,7 +120,8 @@ class Settings(BaseModel):
     keep_runs: int = Field(200, ge=1, description="How many completed runs the journal keeps.")
     keep_days: float = Field(30, gt=0, description="How many days it keeps any run that has ended.")
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_from_json)] = Field(
-        (), description="Whom to tell of runs that wait, end, or reach a milestone: desktop, ntfy, webhook, command."
+        (),
+        description="Where to send notifications about runs that wait, end or reach a milestone.",
     )
     projects: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         (), description="The projects that `sidecar daemon` is for, where its command line names none."
@@ -153,10 +154,10 @@ class Settings(BaseModel):
     take_over_after: _Duration = Field(
         "30m", description="How old a step in an outside agent's hands is before `resume` takes it without --take-over."
     )
-    hand_over_within: _Duration = Field("60s", description="How long `--detach` waits until somebody executes the run.")
+    hand_over_within: _Duration = Field("60s", description="How long `--detach` waits until the run is executed.")
     secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GITHUB_TOKEN", "GH_TOKEN"),
-        description="Names of environment variables whose values nothing that is told of a run shows.",
+        description="Names of environment variables whose values are masked in logs, events, reasons and receipts.",
     )
 
     def secret_values(self, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -318,7 +318,7 @@ class Expressions:
             yield from self._code(site, placeholder.source, placeholder.source_offset)
         is_sole = len(placeholders) == 1 and not any(part.strip() for part in parts if isinstance(part, str))
         if site.role in (Role.CONDITION, Role.ITEMS) and not is_sole:
-            what = "a condition, and text always holds" if site.role is Role.CONDITION else "a list"
+            what = "a condition, and text is always true" if site.role is Role.CONDITION else "a list"
             yield Mistake(0, f"{{{{ }}}} among other text is text, not {what}: put all of it into one {{{{ }}}}")
         if site.role is Role.COMMAND:
             yield from self._command(site)

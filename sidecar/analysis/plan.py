@@ -424,7 +424,7 @@ class _Planner:
             case step_types.Exit():
                 does = "end the run" if step.status == "success" else "end the run as failed"
                 return f"{does}: {values.text(step.message)}" if step.message else does
-        return "leave the loop" if step.type == "break" else "go on with the loop's next iteration"
+        return "leave the loop" if step.type == "break" else "continue with the loop's next iteration"
 
     def _agent(self, given: str | None, position: _Position, values: _Values, *, of_tasks: bool = False) -> str:
         """Which agent does a step, or further tasks: its own, that of the task around it, or the default one."""

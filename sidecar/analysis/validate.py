@@ -153,7 +153,7 @@ def _check_flow(workflow: Workflow, findings: _Findings) -> None:
     for each in step_lists(workflow):
         for index, step in enumerate(each.steps):
             if isinstance(step, step_types.Break | step_types.Continue) and not each.in_loop:
-                findings.add((*each.location, index), f"`{step.type}` stands outside of every loop")
+                findings.add((*each.location, index), f"`{step.type}` is outside of any loop")
         last = next((index for index, step in enumerate(each.steps) if _ends(step)), None)
         if last is not None and last + 1 < len(each.steps):
             why = f"the step before it is `{each.steps[last].type}`"

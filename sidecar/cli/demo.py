@@ -130,7 +130,7 @@ async def _stopped_by_a_file(stage: _Stage) -> str:
 
 
 async def _resumed(stage: _Stage, run_id: str) -> None:
-    stage.show("heading", "\n2. The same run goes on")
+    stage.show("heading", "\n2. The same run continues")
     stage.show("text", "Completed steps are in the journal and are not executed again.")
     await (await stage.start(f"sidecar resume {run_id}")).done()
     log = await stage.run("cat work.log")

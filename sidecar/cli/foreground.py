@@ -277,7 +277,7 @@ def _print_end(result: _Result, run_id: str, mode: OutputMode, writer: OutputWri
     if ending.waits is not None:
         answer = f"sidecar answer {run_id} VALUE"
         command = answer if "prompt" in ending.waits else f"{command} --approve, or --feedback TEXT to send it back"
-    writer.remark(f"{ending.status}{reason}; to go on: {command}")
+    writer.remark(f"{ending.status}{reason}; to continue: {command}")
 
 
 def _panel(owner: Owner, run_id: str, *, keys: bool) -> Panel:
@@ -333,7 +333,7 @@ class OutputWriter:
     def close(self) -> None:
         """Wait until all of it is out: by now nothing is held up by that."""
         if self._dropped:
-            self.remark(f"{self._dropped} lines were not shown: nobody read them in time")
+            self.remark(f"{self._dropped} lines were not shown: the reader was too slow")
         self._texts.put(None)
         self._thread.join()
 

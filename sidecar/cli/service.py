@@ -122,14 +122,14 @@ def _account(uid: int) -> pwd.struct_passwd:
     try:
         return pwd.getpwuid(uid)
     except KeyError:
-        raise SidecarError(f"user {uid} has no account here: a service runs as somebody") from None
+        raise SidecarError(f"user {uid} has no account here; a service needs one") from None
 
 
 def _named(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError:
-        raise SidecarError(f"{name!r} has no account here: a service runs as somebody") from None
+        raise SidecarError(f"{name!r} has no account here; a service needs one") from None
 
 
 def _program() -> tuple[str, ...]:
@@ -205,7 +205,7 @@ def _install(service: ServiceUnit, *, system: bool) -> int:
     if running and changed:
         print("the daemon is restarted: its runs are interrupted, and resumed by the new one")
     if not all(map(_runs, service.start if not running else service.renew if changed else service.keep)):
-        print("sidecar: it did not start: `sidecar service logs` tells why", file=sys.stderr)
+        print("sidecar: the service did not start; see `sidecar service logs`", file=sys.stderr)
         return FAILED
     print(f"{service.name} runs, and will at every start of {'the machine' if system else 'your session'}")
     if not system and sys.platform != "darwin" and not os.path.exists(f"{_LINGER}/{_account(os.geteuid()).pw_name}"):

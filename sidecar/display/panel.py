@@ -165,7 +165,7 @@ class Panel:
 
     def _give_up(self, error: Exception) -> None:
         self.problem = error
-        lines = self._paint.lines(f"the panel cannot be shown ({error!r}); the run goes on")
+        lines = self._paint.lines(f"the panel cannot be shown ({error!r}); the run continues")
         self._leave(b"".join(line + b"\n" for line in lines))
 
 

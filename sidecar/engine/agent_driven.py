@@ -480,7 +480,7 @@ def not_handed_out(owner: Owner, run_id: str, report: StepReport) -> Json:
         )
     stored = owner.journal.run(run_id)
     if stored.driver == "server" and stored.status in OPEN:
-        raise InputError(f"run {run_id} is not yours to drive any more: the sidecar itself goes on with it")
+        raise InputError(f"run {run_id} is driven by sidecar now, not by you")
     if stored.status != "running":
         raise InputError(f"run {run_id} is {stored.status}: {stored.reason or 'it takes no more steps'}")
     raise InputError(f"step {report.step_id!r} is not handed out; workflow_get_next_step says which one is")

@@ -315,7 +315,7 @@ def _deaths(events: Iterable[Event], boot_id: str) -> tuple[str | None, int]:
 
 def end_unexecuted(root: str, journal: Journal, run_id: str, why: str) -> None:
     """The end of a run that no process took. The caller has its run lock."""
-    journal.end_unheld(run_id, "failed", reason=f"nobody executed it: {why}")
+    journal.end_unheld(run_id, "failed", reason=f"it was not executed: {why}")
     run_lock.end(root, run_id)
 
 

@@ -408,7 +408,7 @@ def _apply_hints_instructions(definition: Mapping[str, Any]) -> tuple[list[str],
 
 def _shell_instructions(definition: Mapping[str, Any]) -> tuple[list[str], str]:
     lines = [
-        "Run `definition.command` with a shell, exactly as it stands: the values in it are quoted already.",
+        "Run `definition.command` with a shell, unchanged: the values in it are quoted already.",
         "If its exit code is not 0, it has failed: say the code and the end of its output.",
     ]
     if "reason" in definition:
@@ -447,7 +447,7 @@ def _tasks_instructions(definition: Mapping[str, Any]) -> tuple[list[str], None]
         lines.append("It is done when ALL the sub-agents have ended. Do not do their steps yourself.")
     else:
         lines.append(
-            "It is done when the FIRST of them has ended; let the others go on, and start those that are left."
+            "It is done when the FIRST of them has ended; let the others continue, and start the remaining ones."
         )
     lines.append("The sidecar knows which tasks are done and which have failed; you need not report them.")
     return lines, None
@@ -459,7 +459,7 @@ _INSTRUCTIONS: dict[str, Callable[[Mapping[str, Any]], tuple[list[str], str | No
     "agent_shell_command": _shell_instructions,
     "mcp_call": _mcp_call_instructions,
     "user_input": _user_input_instructions,
-    "user_message": lambda _: (["Show the user `definition.message`, as it stands."], None),
+    "user_message": lambda _: (["Show the user `definition.message`, unchanged."], None),
     "parallel_tasks": _tasks_instructions,
 }
 

@@ -178,7 +178,7 @@ class ServerDriven:
             reason = f"it ended before it was executed ({stored.reason or stored.status})"
             return Ending(stored.status, reason, executed=False)  # type: ignore[arg-type]  # it is not pending or running
         if self._request is not None and self._request != (stored.details.get(REQUEST) or {}).get("id"):
-            raise SidecarError(f"run {self.run_id} was taken back: whoever handed it over waits no longer")
+            raise SidecarError(f"run {self.run_id} was withdrawn: its sender waits no longer")
         run_lock.keep_open(self.owner.root, self.run_id, workspace=stored.workspace, driver="server")
         if stored.status == "pending":  # a beginning: a signal ends it before its first step
             return None

@@ -301,7 +301,7 @@ class RunCalls:
         """The question was asked by a server that is no more, or was given up: the run itself may still wait."""
         run_id = run_of(token)
         if run_id is None or answer is None:
-            raise SidecarError("this question is not open any more; workflow_status tells how the run stands")
+            raise SidecarError("this question is closed; workflow_status shows the run")
         return await self._site.service.answer(run_id, answer)
 
     def _expected(self, kind: Kind, given: str, parameters: Json) -> ExpectedSteps:

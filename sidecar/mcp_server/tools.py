@@ -349,7 +349,7 @@ DRIVING = (
     ),
     Tool(
         "workflow_checkpoint",
-        "Save where a run stands, for instance before your context is full.",
+        "Save the position of a run, for instance before your context is full.",
         takes({"workflow_id": RUN_ID}, {"step_id": STRING, "reason": STRING}),
         gives({"checkpoint_id": STRING}, {"state_path": STRING}),
         "repeatable",
@@ -419,7 +419,7 @@ DEBUGGING = (
     ),
     Tool(
         "workflow_debug_info",
-        "Where a run stands, its steps so far, the size of its state, and what is slow.",
+        "The position of a run, its steps so far, the size of its state, and what is slow.",
         takes({"workflow_id": RUN_ID}),
         gives({"current_step": or_null(STRING), "step_history": OBJECTS}),
         "reads",
@@ -511,7 +511,7 @@ async def call(
         return _failed(str(error))
     except Exception as error:
         logger.exception("tool %s", params.name[:100])
-        return _failed(f"{params.name[:100]} failed inside the sidecar ({type(error).__name__}); its log tells more")
+        return _failed(f"{params.name[:100]} failed inside the sidecar ({type(error).__name__}); see its log")
 
 
 def _listed_name(name: str) -> str:

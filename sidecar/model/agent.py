@@ -133,7 +133,7 @@ def _declared(parameters: tuple[Parameter, ...] | None, prompt: str) -> tuple[Pa
 def _check_command_parameter(text: str, parameters: tuple[Parameter, ...] | None) -> None:
     name = sole_template_name(text)
     if name is None:
-        raise ValueError("`command` is a list of words, such as [sh, -c, make]; no shell reads it")
+        raise ValueError("`command` has to be a list, such as [sh, -c, make]; it is run without a shell")
     if name not in [parameter.name for parameter in parameters or () if parameter.type == "array"]:
         raise ValueError(f"{{{{ {name} }}}} has to be a declared parameter of type array")
 

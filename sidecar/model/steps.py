@@ -263,7 +263,7 @@ class StateUpdate(Fallible):
     def _value_is_given(self) -> StateUpdate:
         given = self.model_fields_set & {"value", "operation"}
         if self.updates is not None and given:
-            raise ValueError(f"`{min(given)}` stands beside `updates`: put it into each of them")
+            raise ValueError(f"`{min(given)}` cannot be used together with `updates`: put it into each of them")
         if self.updates is None and self.operation != "increment" and "value" not in given:
             raise ValueError(VALUE_IS_MISSING)
         return self
@@ -436,7 +436,7 @@ class SubAgentErrors(StrictModel):
 
     strategy: Literal["retry_failed", "continue", "fail_all"] = Field(
         default="fail_all",
-        description="fail_all: end the other tasks, and the step fails; continue: go on without the failed tasks; "
+        description="fail_all: end the other tasks, and the step fails; continue: continue without the failed tasks; "
         "retry_failed: run each failed task again, then as fail_all.",
     )
     max_retries: Annotated[Count, Role.TEMPLATE] = Field(
@@ -460,7 +460,7 @@ class ParallelForEach(Fallible):
         default=5, description="How many tasks run at the same time."
     )
     wait_for_all: Flag = Field(
-        default=True, description="false: go on when the first task is done; the run's end waits for the others."
+        default=True, description="false: continue when the first task is done; the run's end waits for the others."
     )
     agent: Annotated[Text | None, Role.TEMPLATE] = Field(
         default=None,

@@ -143,7 +143,7 @@ class OnResume(StrictModel):
     """How a run goes on that was interrupted."""
 
     retry_failed_steps: Flag = Field(
-        default=True, description="Execute the failed step again; false: go on with the next one."
+        default=True, description="Execute the failed step again; false: continue with the next one."
     )
     skip_completed_steps: Flag = Field(
         default=True, description="Always true: a completed step is never executed again."

@@ -141,7 +141,7 @@ def _value(text: str | None, owner: Owner) -> str:
     if not found:
         raise SidecarError(f"the variable {text[1:]} is not set")
     if "\n" in found or "\r" in found or not found.isascii():
-        raise SidecarError(f"the variable {text[1:]} holds something that cannot be sent")
+        raise SidecarError(f"the variable {text[1:]} contains something that cannot be sent")
     return found
 
 

@@ -76,7 +76,7 @@ class NoticeReader:
             return None
         lines = [str(reason)] if reason and reason != status else []
         if status != "completed":
-            lines.append(f"To go on: sidecar resume {event.run_id}")
+            lines.append(f"To continue: sidecar resume {event.run_id}")
         return status, status, "\n".join(lines), 0
 
     def _question(self, event: RunEvent) -> _Draft | None:
@@ -85,7 +85,7 @@ class NoticeReader:
 
     def _gate(self, event: RunEvent) -> _Draft | None:
         stage = event.data.get("stage") or event.data.get("kind", "")
-        text = f"To go on: sidecar resume {event.run_id} --approve, or --feedback TEXT to send it back"
+        text = f"To continue: sidecar resume {event.run_id} --approve, or --feedback TEXT to send it back"
         return "waiting", f"waits for approval of {stage}", text, 0
 
     def _iteration(self, event: RunEvent) -> _Draft | None:

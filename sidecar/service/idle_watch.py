@@ -67,7 +67,7 @@ class IdleWatch:
                     signal = files.read(directory, kind)
                     if signal is not None and (ended := handle_signal(self._owner, signal)):
                         did = "aborted" if kind == "abort" else "stopped"
-                        self._owner.report(f"{did}, though nobody executed them: {', '.join(ended)} ({signal.reason})")
+                        self._owner.report(f"{did}, which no process executed: {', '.join(ended)} ({signal.reason})")
         except (*REPORTED, OSError) as error:  # a disk that is full now: the file is still there the next time
             logger.warning("cannot look after idle runs: %s", error)
             return False

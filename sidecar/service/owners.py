@@ -479,7 +479,7 @@ async def _answered(connected: socket.socket, begin: Begin) -> None:
             told = await _begun(json.loads(line), begin)
             await stream.send(json.dumps(told).encode() + b"\n")
         except Exception as error:  # whoever it was is gone, or was none of ours: no reason for the daemon to end
-            logger.info("nobody to hand a run over: %r", error)
+            logger.info("a hand-over connection ended: %r", error)
 
 
 async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
@@ -491,7 +491,7 @@ async def _begun(asked: dict[str, Any], begin: Begin) -> dict[str, Any]:
         return {"error": f"the daemon cannot execute it: {error.strerror or error}"}
     except Exception as error:
         logger.exception("a run could not be taken over")
-        return {"error": f"the daemon cannot execute it ({type(error).__name__}); its log tells more"}
+        return {"error": f"the daemon cannot execute it ({type(error).__name__}); see its log"}
     return {"begun": True}
 
 
@@ -514,7 +514,7 @@ async def _to_the_daemon(root: str, asked: dict[str, Any], within_s: float) -> b
             if "error" in told:
                 raise SidecarError(told["error"])
             return True
-    raise SidecarError(f"the daemon of {root} has not begun run {asked['run_id']} within {within_s:g} s")
+    raise SidecarError(f"the daemon of {root} has not started run {asked['run_id']} within {within_s:g} s")
 
 
 async def _exchange(connected: socket.socket, line: bytes) -> bytes:

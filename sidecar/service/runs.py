@@ -322,14 +322,14 @@ def _changed(
     except (DefinitionError, NotFound) as error:
         if wanted:
             raise
-        report(f"the workflow {run.workflow} cannot be read any more ({error}); the run goes on as it began")
+        report(f"the workflow {run.workflow} cannot be read any more ({error}); the run continues as it started")
         return False
     if found is not None and wanted:
         find_workflow(project, run.workflow, script)
     elif found is not None:
         report(
-            f"the workflow {run.workflow} has changed since the run began ({found.loaded_from}); it goes on with "
-            "the one that it began with, --with-changes takes the new one"
+            f"the workflow {run.workflow} has changed since the run started ({found.loaded_from}); the run "
+            "continues as it started; --with-changes uses the new one"
         )
     return found is not None and wanted
 

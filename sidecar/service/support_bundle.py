@@ -38,7 +38,7 @@ _TAIL = 256 * 1024
 _LOGS = ("run.log", "run.log.1", "owner.log")
 _MOST_FILES = 2000
 _README = """\
-What `sidecar support-bundle` found. Look through it before you send it to anybody.
+The output of `sidecar support-bundle`. Read it before you send it.
 
 versions.json   of sidecar, Python, the system, and the packages it uses
 doctor.json     what `sidecar doctor` says

@@ -99,7 +99,7 @@ class Systemd:
 
     def _notify(self, pulses: Sequence[Pulse], standing: Sequence[str] = ()) -> None:
         """The line that `systemctl status` shows, whenever it changed."""
-        status = f"the watcher of signal files stands still: {', '.join(standing)}" if standing else None
+        status = f"the watcher of signal files does not run: {', '.join(standing)}" if standing else None
         status = status or status_line(pulses, ends=self._ends)
         if status != self._status:
             self._status = status
@@ -122,7 +122,7 @@ class Systemd:
                     del self._unsent[0]
         except OSError as error:
             # Full, or the manager is just executing itself anew. All but the last few are stale by then.
-            logger.debug("systemd does not hear %r: %s", self._unsent, error)
+            logger.debug("systemd cannot be notified of %r: %s", self._unsent, error)
             del self._unsent[:-_KEPT]
 
 

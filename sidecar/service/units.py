@@ -228,6 +228,6 @@ def _checked_name(name: str) -> str:
     if len(name) > _LONGEST_NAME:
         raise SidecarError(
             f"a service cannot be named after a path this long: {name} has {len(name)} characters, and at most "
-            f"{_LONGEST_NAME} can be had; install it for a copy of the project that lies less deep"
+            f"{_LONGEST_NAME} is possible; use a copy of the project with a shorter path"
         )
     return name

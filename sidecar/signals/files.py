@@ -211,7 +211,7 @@ def cancel(directory: str, kind: Kind) -> Signal | None:
     aside = _remove_aside(directory, kind)
     signal = read(directory, kind)
     if signal is not None and not clear(signal):
-        raise SignalError(f"a newer signal was written to {signal.path} meanwhile; it still stands")
+        raise SignalError(f"a newer signal was written to {signal.path} meanwhile; it is still there")
     return signal or aside
 
 

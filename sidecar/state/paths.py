@@ -146,7 +146,7 @@ def _read(parts: tuple[str | Slot, ...]) -> list[_Segment | int]:
     while at < len(text):
         found = _SEGMENT.match(text, at)
         if found is None:
-            raise wrong(f'a key with {text[at]!r} is written ["…"]' if text[at - 1] != "]" else "after ] stands . or [")
+            raise wrong(f'a key with {text[at]!r} is written ["…"]' if text[at - 1] != "]" else "after ], write . or [")
         at = found.end()
         name, index, key, mark = found["name"], found["index"], found["key"], found["mark"]
         if problem := _problem(found, slots):
@@ -165,7 +165,7 @@ def _problem(found: re.Match[str], slots: Container[str | None]) -> str:
         after = found.string[found.end() : found.end() + 1]
         return "" if found["name"] else f"a name is missing before {after!r}" if after else "a name is missing"
     if found["index"] is None and found["key"] is None and found["mark"] not in slots:
-        return 'in [ ] stands a number or a key in quotes, as in ["src/a.ts"]'
+        return 'inside [ ], write a number or a key in quotes, as in ["src/a.ts"]'
     if found["quote"] and not found["end"]:
         return f"the {found['quote']} is not closed"
     return "" if found["close"] else "the [ is not closed"

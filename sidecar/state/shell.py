@@ -199,10 +199,10 @@ def _item(placeholder: Placeholder, value: Any) -> str:
 def _passable(placeholder: Placeholder, text: str) -> str:
     """The text, unless the operating system has no way to hand it to a process."""
     if "\0" in text:
-        raise _unfit(placeholder, " holds a NUL character, which no command can be given")
+        raise _unfit(placeholder, " contains a NUL character, which cannot be passed to a command")
     # U+DC80 to U+DCFF are bytes of file names that are no UTF-8: those are passed on as they were.
     if any("\ud800" <= character <= "\udfff" and not "\udc80" <= character <= "\udcff" for character in text):
-        raise _unfit(placeholder, " holds half a surrogate pair, which no command can be given")
+        raise _unfit(placeholder, " contains half a surrogate pair, which cannot be passed to a command")
     return text
 
 

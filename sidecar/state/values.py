@@ -108,7 +108,7 @@ def _exact(text: str, value: object, what: str) -> str:
     # A search of the text costs a tenth of a visit to every value, which only texts full of digits need.
     if _MAYBE_LARGE.search(text) and (large := _large(value, what)):
         place, number = large
-        hint = "JavaScript cannot hold it exactly; keep it as text"
+        hint = "JavaScript cannot represent it exactly; keep it as text"
         raise ExpressionError(f"{place} is {number}: {hint}", kind="value")
     return text
 

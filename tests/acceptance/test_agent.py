@@ -73,7 +73,7 @@ def test_only_the_answer_goes_to_stdout_and_everything_about_it_to_stderr(projec
 def test_a_failing_agent_is_exit_2_with_its_code_and_what_it_said(project: AgentProject) -> None:
     code, out, err = project.script("echo what I have; exit 3", "-q")
     assert (code, out) == (2, "what I have\n")
-    assert err.startswith("sidecar: failed: agent 'command': it ended with exit code 3; to go on: sidecar resume ")
+    assert err.startswith("sidecar: failed: agent 'command': it ended with exit code 3; to continue: sidecar resume ")
     assert err.count("\n") == 1
 
 
@@ -232,7 +232,7 @@ def test_an_abort_ends_a_deaf_tree_and_its_receipt_proves_it(project: AgentProje
     assert "none left" in written.stdout
     code, out, err = AgentProject.finished(agent)
     assert (code, out) == (2, "")
-    assert err.startswith("sidecar: aborted: enough is enough; to go on: ")
+    assert err.startswith("sidecar: aborted: enough is enough; to continue: ")
     receipt = json.loads((project.state / ".abort.receipt.json").read_text())
     assert (receipt["state"], receipt["survivors"], receipt["removed"]) == ("applied", 0, True)
     assert len(receipt["processes"]) >= 3
@@ -293,7 +293,7 @@ def test_one_interrupt_ends_the_tree_by_the_ladder(project: AgentProject, number
     agent.send_signal(number)
     found, out, err = AgentProject.finished(agent)
     assert (found, out) == (code, "")  # what is said by one that is being ended is no answer
-    assert "sidecar: interrupted; to go on: sidecar resume " in err
+    assert "sidecar: interrupted; to continue: sidecar resume " in err
     assert "bye" in project.logs()
 
 
@@ -317,7 +317,7 @@ def test_ctrl_c_on_a_terminal_is_for_the_sidecar_and_reaches_the_agent_through_t
         pass
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
-    assert b"interrupted; to go on: sidecar resume " in shown
+    assert b"interrupted; to continue: sidecar resume " in shown
     assert "TERM" in project.logs()
     assert "INT" not in project.logs()
 

@@ -44,7 +44,7 @@ def test_without_a_name_every_workflow_of_the_project_is_checked(root: Path) -> 
     ended = validate(root)
     assert ended.stdout.splitlines() == [
         f"{WORKFLOWS}/bad.yaml:5: unknown name 'fils'; did you mean 'files'?",
-        f"{WORKFLOWS}/bad.yaml:6: `break` stands outside of every loop",
+        f"{WORKFLOWS}/bad.yaml:6: `break` is outside of any loop",
         "2 workflows, 2 problems",
     ]
     assert (ended.returncode, ended.stderr) == (2, "")

@@ -131,13 +131,13 @@ def _encoded(assignment: Assignment) -> bytes:
         # A lone surrogate is what Python makes of an undecodable byte on the command line: give the byte back.
         return assignment.prompt.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a text of JavaScript's that was cut in the middle of a character
-        message = f"agent {assignment.name!r}: the prompt holds half a surrogate pair, which is no character"
+        message = f"agent {assignment.name!r}: the prompt contains half a surrogate pair, which is not a character"
         raise AgentFailed(message) from None
 
 
 def _check_argument(assignment: Assignment, prompt: bytes) -> None:
     if b"\0" in prompt:
-        raise AgentFailed(f"agent {assignment.name!r}: the prompt holds a NUL byte: use `prompt_via: stdin`")
+        raise AgentFailed(f"agent {assignment.name!r}: the prompt contains a NUL byte: use `prompt_via: stdin`")
     if len(prompt) > _MAX_ARGUMENT:
         raise AgentFailed(f"agent {assignment.name!r}: the prompt is too long for an argument: use `prompt_via: stdin`")
 

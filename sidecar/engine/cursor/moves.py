@@ -438,7 +438,7 @@ def _jump(state: State, step: Break | Continue) -> State:
         if branch == "body":
             loop = state.trimmed(level)
             return advance(loop) if isinstance(step, Break) else _before_iteration(loop, loop.frames[-1].index + 1)
-    return _fail(state, {"message": f"`{step.type}` of step {step.id!r} stands outside of every loop"})
+    return _fail(state, {"message": f"`{step.type}` of step {step.id!r} is outside of any loop"})
 
 
 # --- tasks

@@ -82,7 +82,7 @@ async def run_agent(step: AgentStep, context: Context) -> Any:
     else:
         assert step.prompt is not None
         if "prompt" in parameters:
-            raise StepFailed("`parameters` has a `prompt`, and so has the step: only one of them can hold")
+            raise StepFailed("both `parameters` and the step have a `prompt`: remove one")
         prompt = view.text(step.prompt)
     result = await _take_turn(
         context,
@@ -392,4 +392,4 @@ async def apply_abort_line(context: Context, answer: str) -> None:
     # The step must not complete meanwhile, and be the last one: then the run would be completed.
     while files.present(path):  # noqa: ASYNC110 - it ends by being cancelled
         await anyio.sleep(_LOOK_S)
-    raise StepFailed(f"the agent's answer ends with {MARK}, but the abort was taken back: {reason}", kind="agent")
+    raise StepFailed(f"the agent's answer ends with {MARK}, but the abort was cancelled: {reason}", kind="agent")

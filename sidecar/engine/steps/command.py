@@ -178,7 +178,7 @@ class _CommandOutput(ProcessOutput):
         if self.tails["stderr"] or ended.problem is not None:
             raise StepFailed(
                 f"a line of the command's output is longer than {_CUT_LINE_BYTES >> 20} MiB, and cannot be had from "
-                f"its log ({ended.problem or 'stderr stands there too'}): add 2>/dev/null, or send it to a file",
+                f"its log ({ended.problem or 'it has stderr, too'}): add 2>/dev/null, or send it to a file",
                 kind="output",
             )
         with open(log_path, "rb") as file:

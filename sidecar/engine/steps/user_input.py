@@ -37,7 +37,7 @@ async def run(step: UserInput, context: Context) -> Any:
                 return accepted(asked, answer, matches)
             except ValueError as error:
                 problem = str(error)
-    raise StepFailed(f"nobody answered within {timeout_s:g} s: {asked['prompt']}", kind="timeout")
+    raise StepFailed(f"no answer within {timeout_s:g} s: {asked['prompt']}", kind="timeout")
 
 
 def question(step: UserInput, context: Context) -> dict[str, Any]:
@@ -131,7 +131,9 @@ def _typed(answer: object, kind: str) -> Any:
     if not is_of_type(answer, kind) or (isinstance(answer, float) and not math.isfinite(answer)):
         raise ValueError(_EXPECTED[kind])
     if isinstance(answer, int) and abs(answer) > _LARGEST_INTEGER:
-        raise ValueError(f"the answer has to be {_LARGEST_INTEGER} at most: expressions cannot hold more exactly")
+        raise ValueError(
+            f"the answer has to be {_LARGEST_INTEGER} at most: expressions cannot represent larger numbers exactly"
+        )
     return answer
 
 

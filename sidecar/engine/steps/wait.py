@@ -33,6 +33,6 @@ async def _until(step: Wait, condition: str | bool, context: Context) -> None:
     while not view.truth(condition):
         left_s = deadline - anyio.current_time()
         if left_s <= 0:
-            raise StepFailed(f"`until` did not hold within {timeout_s:g} s: {condition}", kind="timeout")
+            raise StepFailed(f"`until` was not true within {timeout_s:g} s: {condition}", kind="timeout")
         # The last check is at the deadline itself: a condition that holds since shortly before it still counts.
         await anyio.sleep(min(interval_s, left_s))

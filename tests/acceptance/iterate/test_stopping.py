@@ -30,7 +30,7 @@ def test_a_stop_file_lets_the_iteration_finish_and_then_ends_the_run_which_can_b
     run = project.last()
     assert (code, run.status, run.reason, project.turns()) == (0, "stopped", "Tests are red", 1)
     assert "stop requested, after this iteration, by file" in out
-    assert f"to go on: sidecar resume {run.run_id}" in err
+    assert f"to continue: sidecar resume {run.run_id}" in err
     assert not (project.workspace / ".stop").exists()
     receipt = json.loads((project.workspace / ".stop.receipt.json").read_text())
     assert (receipt["state"], receipt["runs"]) == ("applied", [{"run_id": run.run_id, "status": "stopped"}])

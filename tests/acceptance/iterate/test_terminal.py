@@ -27,7 +27,7 @@ def test_the_key_s_asks_for_a_stop_which_comes_after_the_iteration(project: Work
     assert (run.status, project.turns()) == ("stopped", 1)
     assert "■ STOPPED" in terminal.text
     assert "1 / 5 (20%)" in terminal.text
-    assert f"to go on: sidecar resume {run.run_id}" in terminal.text.replace("\n", "")
+    assert f"to continue: sidecar resume {run.run_id}" in terminal.text.replace("\n", "")
     assert not (project.state / "runs" / run.run_id / ".stop").exists()
     assert termios.tcgetattr(terminal.slave) == terminal.before
 

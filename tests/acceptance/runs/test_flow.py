@@ -220,7 +220,7 @@ def test_a_failing_step_is_exit_2_and_says_how_to_go_on(flows: Project) -> None:
     code, out, err = flows.run("flow", "run", "failing")
     assert code == 2
     assert "failed: the command ended with exit code 4: oh no" in out
-    assert err.endswith(f"to go on: sidecar resume {flows.journalled()[0].run_id}\n")
+    assert err.endswith(f"to continue: sidecar resume {flows.journalled()[0].run_id}\n")
 
 
 def test_a_limit_is_exit_3(flows: Project) -> None:
@@ -238,7 +238,7 @@ def test_who_has_reached_a_limit_is_told_how_to_go_on_and_can(flows: Project) ->
     flows.workflow("limited", **content, limits={"max_iterations": 2})
     code, _, err = flows.run("flow", "run", "limited", "-q")
     run_id = flows.journalled()[0].run_id
-    way = f"to go on: sidecar resume {run_id} --with-changes once the workflow allows more, or a new run\n"
+    way = f"to continue: sidecar resume {run_id} --with-changes once the workflow allows more, or a new run\n"
     assert (code, err.endswith(way)) == (3, True)
     flows.workflow("limited", **content, limits={"max_iterations": 3})
     assert flows.run("resume", run_id, "-q", "--with-changes")[0] == 0

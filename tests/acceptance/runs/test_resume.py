@@ -39,7 +39,7 @@ def test_a_stop_by_touch_ends_after_the_iteration_and_resume_does_the_rest(flows
     code, out, err = flows.finished(process)
     run = json.loads(out)
     assert (code, run["status"], flows.lines("ran")) == (0, "stopped", ["0"])
-    assert f"to go on: sidecar resume {run['run_id']}" in err
+    assert f"to continue: sidecar resume {run['run_id']}" in err
     assert not (flows.state / ".stop").exists()
     receipt = json.loads((flows.state / ".stop.receipt.json").read_text())
     assert receipt["runs"] == [{"run_id": run["run_id"], "status": "stopped"}]
@@ -138,7 +138,7 @@ def test_a_changed_workflow_is_said_and_the_run_goes_on_as_it_began(flows: Proje
     one_after_the_other(flows, "echo second >> ran")
     code, _, err = flows.run("resume", run_id, "-q")
     assert code == 2
-    assert "has changed since the run began" in err
+    assert "has changed since the run started" in err
     code, _, err = flows.run("resume", run_id, "-q", "--with-changes")
     assert (code, err) == (0, "")
     assert flows.lines("ran") == ["first", "second"]

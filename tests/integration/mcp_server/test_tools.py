@@ -77,7 +77,7 @@ async def test_what_breaks_inside_is_told_without_a_stack_trace(
     async with served.client(era) as client:
         result = await client.call_tool("flow", {"flow_name": "build", "parameters": {"crash": "/secret/path"}})
     assert result.is_error
-    assert text_of(result) == "flow failed inside the sidecar (RuntimeError); its log tells more"
+    assert text_of(result) == "flow failed inside the sidecar (RuntimeError); see its log"
     assert "/secret/path" in caplog.text
 
 

@@ -46,7 +46,7 @@ async def test_all_that_is_given_arrives_and_a_refusal_comes_back(place: Place) 
     assert [run_id for run_id, *_ in asked] == [good, bad, worse]
     assert place.status(good) == "pending"
     assert place.status(bad) == place.status(worse) == "failed"  # nobody executed it, and nobody will
-    assert journal.run(bad).reason == "nobody executed it: it is too late"
+    assert journal.run(bad).reason == "it was not executed: it is too late"
 
 
 @pytest.mark.parametrize("read_bytes", [1, 65536])

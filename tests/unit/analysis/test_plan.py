@@ -175,7 +175,7 @@ LINES: dict[str, tuple[str, str]] = {
         'run the workflow example:shared-checks with files=["a", "b c"]',
     ),
     "break": ("description: x", "leave the loop"),
-    "continue": ("description: x", "go on with the loop's next iteration"),
+    "continue": ("description: x", "continue with the loop's next iteration"),
     "wait": ("duration: '{{ inputs.n * 750 }}'", "wait 1.5s"),
     "wait for": ("until: '{{ seen.length > 0 }}', timeout: 1h30m", "wait until seen.length > 0, for 1h30m at most"),
     "exit": ("status: failed, message: 'after {{ count }}'", "end the run as failed: after 4"),

@@ -61,7 +61,7 @@ state_schema:
         "8: there is no computed.aa; did you mean 'computed.a'?",
         "10: 'files' does not say where it is: did you mean raw.files?",
         "11: 'inputs.x' never changes, so nothing follows from it: use it in the `transform`",
-        "12: 'raw.files[' is not a path: in [ ] stands a number or a key in quotes, as in [\"src/a.ts\"]",
+        "12: 'raw.files[' is not a path: inside [ ], write a number or a key in quotes, as in [\"src/a.ts\"]",
     ]
 
 
@@ -155,7 +155,7 @@ sub_agent_tasks:
   t:
     steps:
       - type: continue
-""") == ["5: `break` stands outside of every loop", "16: `continue` stands outside of every loop"]
+""") == ["5: `break` is outside of any loop", "16: `continue` is outside of any loop"]
 
 
 def test_steps_that_nothing_leads_to_are_errors(project: Project) -> None:

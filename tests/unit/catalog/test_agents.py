@@ -108,7 +108,7 @@ def test_every_problem_is_told_with_its_line_in_the_order_of_the_file(catalog: C
         ("adapter: claude\nzzz: 1\n", "2: unknown key 'zzz'; available: adapter, args, "),
         ("adapter: claude\nprompt: hi {{ topic }}\n", "2: `prompt`: unknown parameter 'topic'"),
         ("adapter: claude\nprompt: '{{ a.b }}'\n", "2: `prompt`: {{ a.b }} is not the name of a parameter"),
-        ("adapter: command\ncommand: make all\n", "2: `command` is a list of words"),
+        ("adapter: command\ncommand: make all\n", "2: `command` has to be a list"),
         ("adapter: claude\n1: x\n", "2: the key 1 is not text"),
         ("adapter: claude\nlimits: 5\n", "2: `limits` has to be a mapping"),
         ("adapter: claude\nlimits:\n  timeot: 5s\n", "3: unknown key 'timeot'; did you mean 'timeout'?"),

@@ -166,7 +166,7 @@ def test_a_jump_never_leaves_the_workflow_that_it_stands_in() -> None:
     }
     play = Play(part(loop), {"f.items": [1]}, {("inc",): part({"type": "break", "id": "b"})})
     end = play.to_the_end()
-    assert (end.status, "'b' stands outside of every loop" in end.message) == ("failed", True)
+    assert (end.status, "'b' is outside of any loop" in end.message) == ("failed", True)
 
 
 # Branches, exits, includes

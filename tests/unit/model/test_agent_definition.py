@@ -42,7 +42,7 @@ def test_the_prompt_comes_from_the_caller_or_the_template_with_its_declared_para
         ({"prompt": "", "parameters": [{"name": "a"}, {"name": "a"}]}, "parameters", "declared twice"),
         ({"adapter": "command"}, "command", "`command` is missing"),
         ({"adapter": "command", "command": ["x"], "model": "m"}, "model", "no model"),
-        ({"adapter": "command", "command": "make all"}, "command", "a list of words"),
+        ({"adapter": "command", "command": "make all"}, "command", "has to be a list"),
         ({"adapter": "command", "command": []}, "command", "at least one word"),
         ({"adapter": "command", "command": {"a": 1}}, "command", "a list of at least one word"),
         ({"adapter": "command", "command": ["sh", 1]}, "command", "word 2 is not text"),

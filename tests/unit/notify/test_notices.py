@@ -96,4 +96,4 @@ def test_a_start_a_resume_and_an_end_that_can_be_resumed_say_so() -> None:
     assert [(notice.event, notice.title) for notice in notices] == [("started", "started"), ("started", "resumed")]
     (notice,) = told(event(kinds.RUN_ENDED, status="stopped", reason="tests are red"))
     assert (notice.event, notice.title) == ("stopped", "stopped")
-    assert notice.text == f"tests are red\nTo go on: sidecar resume {RUN}"
+    assert notice.text == f"tests are red\nTo continue: sidecar resume {RUN}"

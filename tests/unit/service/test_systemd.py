@@ -98,7 +98,7 @@ async def test_the_watchdog_is_fed_only_while_every_watcher_turns(manager: Manag
         tasks.start_soon(Systemd.taken_from(environment).serving, daemon.look)
         await manager.until(lambda lines: lines.count("WATCHDOG=1") > 3)
         daemon.stands = True
-        standing = "STATUS=the watcher of signal files stands still: /srv/app"
+        standing = "STATUS=the watcher of signal files does not run: /srv/app"
         await manager.until(lambda lines: standing in lines)
         looks = daemon.looks
         with anyio.fail_after(DEADLINE_S):

@@ -97,7 +97,7 @@ async def test_an_abort_that_somebody_takes_back_leaves_a_failed_step(step: Step
                 await apply_abort_line(step.context(), "ABORT ERROR: no")
             except StepFailed as error:
                 failure = error
-    assert "taken back: no" in str(failure)
+    assert "cancelled: no" in str(failure)
 
 
 @pytest.mark.anyio

@@ -124,6 +124,6 @@ async def test_where_nobody_can_be_asked_the_run_waits_and_the_default_is_not_ta
 
 
 async def test_a_person_who_does_not_answer_in_time_fails_the_step(view: View) -> None:
-    with pytest.raises(StepFailed, match=r"nobody answered within 0.02 s: What\?") as caught:
+    with pytest.raises(StepFailed, match=r"no answer within 0.02 s: What\?") as caught:
         await answered(view, Typist("wrong", then_silent=True), answer_type="integer", timeout=20)
     assert caught.value.error["kind"] == "timeout"

@@ -101,7 +101,7 @@ async def test_a_condition_sees_what_others_write_meanwhile(context: Context, st
 
 async def test_a_condition_that_never_holds_fails_the_step_at_the_timeout(context: Context) -> None:
     error = await failure(step(until="{{ done > 0 }}", interval=1, timeout=20), context)
-    assert error.error == {"message": "`until` did not hold within 0.02 s: {{ done > 0 }}", "kind": "timeout"}
+    assert error.error == {"message": "`until` was not true within 0.02 s: {{ done > 0 }}", "kind": "timeout"}
 
 
 class TrueAtTheSecondLook(View):
