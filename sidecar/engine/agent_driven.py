@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,7 +28,7 @@ from sidecar.engine.ending import (
     previous_status,
 )
 from sidecar.engine.execution import REQUEST, Execution, locked, refuse_second, watching
-from sidecar.engine.handout import StepReport
+from sidecar.engine.handout import StepIds, StepReport
 from sidecar.engine.owner import Owner
 from sidecar.engine.parallel import open_batches, stands_at
 from sidecar.engine.replay import load, pass_boundaries, prepare_resume
@@ -258,7 +259,7 @@ class AgentDriven:
             held = self._owner.handouts.held(self._run_id, thread.task_id or "")
             if held is not None and held.key == self._key_at(thread):
                 self._check_stop(thread)
-                return {"step": await self._hand_out(thread, held.key, await self._with_feedback(thread, held))}
+                return {"step": await self._hand_out(thread, held.key, await self._with_feedback(held))}
             if held is not None:
                 await self._take_back(thread.task_id)
             return await self._walk(thread)
@@ -308,27 +309,19 @@ class AgentDriven:
             if isinstance(action, Execute):
                 begun = await steps.begin(thread, action.step, key)
                 assert begun == step["attempt"]
+            step = handout.with_additions(step, execution.run.additions.get(key, ()))
             return {"step": await self._hand_out(thread, key, step)}
 
     def _describe(self, thread: Thread, action: Execute, key: str) -> Json:
         interpreter = self._execution.interpreter
         context = interpreter.steps.context(thread, action, key, 1)
-        return handout.hand_out(
-            action.step,
-            context.view,
-            key=key,
-            workflow_id=self._run_id,
-            named_prompt=lambda name, given: named_prompt(context, name, given),
-            attempt=interpreter.ledger.attempts(key) + 1,
-            task_id=thread.task_id,
-            additions=context.additions,
-        )
+        ids = StepIds(self._run_id, key, interpreter.ledger.attempts(key) + 1, thread.task_id)
+        return handout.hand_out(action.step, context.view, ids, partial(named_prompt, context))
 
     def _describe_tasks(self, thread: Thread, action: Parallel, key: str) -> Json:
         execution, steps, batches = self._execution, self._execution.interpreter.steps, self._execution.batches
         batches.record_begin(thread, action)
         children = [batches.create(thread, action, index, handed_out=True) for index in action.todo]
-        context = steps.task_context(thread)
         description = execution.run.task_definition(children[0]).description
         given = {"workflow_id": self._run_id, "task_id": _WHICH_TASK}
         if description.strip():
@@ -336,25 +329,22 @@ class AgentDriven:
         return handout.hand_out_tasks(
             action.step,
             steps.view(thread, action.scope),
-            key=key,
-            workflow_id=self._run_id,
+            # No attempt is journalled: another execution takes it back.
+            StepIds(self._run_id, key, execution.ledger.start, thread.task_id),
             tasks={child.task_id or "": child.names for child in children},
             max_parallel=action.max_parallel,
-            sub_agent_prompt=named_prompt(context, PROMPT_NAME, given, strict=False),
+            sub_agent_prompt=named_prompt(steps.task_context(thread), PROMPT_NAME, given, strict=False),
             description=description,
-            attempt=execution.ledger.start,  # no attempt is journalled: another execution takes it back
-            task_id=thread.task_id,
-            additions=execution.run.additions.get(key, ()),
         )
 
-    async def _with_feedback(self, thread: Thread, held: Handout) -> Any:
+    async def _with_feedback(self, held: Handout) -> Any:
         """A step that is handed out already, with the feedback since; the same step in all else."""
         texts = list(self._execution.run.pending_feedback)
         if not texts:
             return held.step
         self._execution.interpreter.steps.use_feedback(held.key)
         await self._take_back(held.task_id)
-        return handout.with_additions(held.step, texts, workflow_id=self._run_id, task_id=thread.task_id)
+        return handout.with_additions(held.step, texts)
 
     async def _hand_out(self, thread: Thread, key: str, step: Any) -> Any:
         """Journal that the step is handed out; all that led to it is journalled before."""

@@ -36,6 +36,7 @@ from sidecar.state.template import Slot, Text, as_text, filtered
 
 Json = dict[str, Any]
 NamedPrompt = Callable[[str, Json], str]
+_Description = tuple[Json, list[str], str | None]  # `definition`, what to do, and what to report as the result
 
 LARGEST_VALUE_BYTES = 64 * 1024
 _BEGINNING = 1000  # characters that are kept of a larger value
@@ -55,11 +56,6 @@ class RecordingView(View):
         recording = cls(view.texts, view.world, {**view.names, **names})
         recording.values, recording.sole_expressions = {}, []
         return recording
-
-    @property
-    def replacements(self) -> Json:
-        """The recorded values; of a large one the beginning."""
-        return {text: _bounded(value) for text, value in self.values.items()}
 
     def rendered(self, text: str) -> Any:
         compiled = self.texts.value(text)
@@ -122,62 +118,43 @@ def _bounded(value: Any) -> Any:
 # --- a step as JSON
 
 
-class _Ids(NamedTuple):
-    """By which ids a step is reported."""
+class StepIds(NamedTuple):
+    """By which ids a step is handed out, and reported."""
 
     workflow_id: str
     step_id: str
     attempt: int
-    task_id: str | None
-
-    @property
-    def arguments(self) -> str:
-        """The arguments that every report of the step has."""
-        return ", ".join(f"{name} {json.dumps(value)}" for name, value in self._asdict().items() if value is not None)
+    task_id: str | None = None
 
 
-def hand_out(
-    step: StepBase,
-    view: View,
-    *,
-    key: str,
-    workflow_id: str,
-    named_prompt: NamedPrompt,
-    attempt: int = 1,
-    task_id: str | None = None,
-    additions: Sequence[str] = (),
-) -> Json:
-    """Describe a step. `named_prompt` renders a prompt by name; `additions` are what was said to the step since.
+def hand_out(step: StepBase, view: View, ids: StepIds, named_prompt: NamedPrompt) -> Json:
+    """Describe a step. `named_prompt` renders a prompt by name.
 
     A `parallel_foreach` is for `hand_out_tasks`; TypeError where the step is none that an agent can be given.
     """
-    define = _DEFINITIONS.get(type(step))
-    if define is None:
+    describe = _DESCRIPTIONS.get(type(step))
+    if describe is None:
         raise TypeError(f"a {getattr(step, 'type', 'step')} is not handed out")
     recording = RecordingView.of(view)
-    kind: str = step.type  # type: ignore[attr-defined]
-    definition = _with_texts(kind, define(step, recording, named_prompt), additions)
+    definition, lines, result = describe(step, recording, named_prompt)
     if step.description:
         definition["description"] = step.description
     if isinstance(step, Working):
         definition |= _common_keys(step, recording)
-    ids = _Ids(workflow_id, key, attempt, task_id)
-    return _described(kind, definition, recording.replacements, recording.sole_expressions, ids)
+    lines += [text.format(**definition) for key, text in _ABOUT_KEYS.items() if key in definition]
+    kind: str = step.type  # type: ignore[attr-defined]
+    return _described(kind, (definition, lines, result), recording, recording.sole_expressions, ids)
 
 
 def hand_out_tasks(
     step: ParallelForEach,
     view: View,
+    ids: StepIds,
     *,
-    key: str,
-    workflow_id: str,
     tasks: Mapping[str, Mapping[str, Any]],
     max_parallel: int,
     sub_agent_prompt: str,
     description: str = "",
-    attempt: int = 1,
-    task_id: str | None = None,
-    additions: Sequence[str] = (),
 ) -> Json:
     """Describe all tasks of a `parallel_foreach` that are still to be done, as one step.
 
@@ -188,13 +165,14 @@ def hand_out_tasks(
     """
     listed: list[Json] = []
     for own, names in tasks.items():
-        listed.append({"task_id": own, "context": {**names, "workflow_id": workflow_id, "task_id": own}})
+        listed.append({"task_id": own, "context": {**names, "workflow_id": ids.workflow_id, "task_id": own}})
     recording = RecordingView.of(view, description=description)
     definition: Json = {"tasks": listed, "max_parallel": max_parallel, "wait_for_all": step.wait_for_all}
-    override = step.sub_agent_prompt_override
+    override, prompt = step.sub_agent_prompt_override, "`definition.sub_agent_prompt` as its prompt"
     if override is None:
         definition["sub_agent_prompt"] = sub_agent_prompt
     elif any(_mentions(view, override, entry["context"]) for entry in listed):
+        prompt = "the entry's `prompt` as its prompt"
         for entry in listed:  # not `with_names`: a task may call an input `self`
             own_names = {**recording.names, **entry["context"]}
             entry["prompt"] = View(view.texts, view.world, own_names).text(override)
@@ -203,41 +181,58 @@ def hand_out_tasks(
     definition |= _name("agent", step.agent, recording)
     if step.description or description:
         definition["description"] = step.description or description
-    definition = _with_texts("parallel_tasks", definition, additions)
+    lines = [
+        f"Start a sub-agent for EACH entry of `definition.tasks`, at most {max_parallel} at a time.",
+        f"Give it {prompt}, with the entry's `task_id` and the whole `context`: it asks for its own steps with them.",
+    ]
+    if "agent" in definition:
+        lines.append("The sub-agents are meant to be `definition.agent`, if you can have that one.")
+    if step.wait_for_all:
+        lines.append("It is done when ALL the sub-agents have ended. Do not do their steps yourself.")
+    else:
+        lines.append(
+            "It is done when the FIRST of them has ended; let the others continue, and start the remaining ones."
+        )
+    lines.append("The sidecar knows which tasks are done and which have failed; you need not report them.")
     # What `items` came to stands in the contexts, item by item; a second time would only cost the agent.
     sole = _sole_expression(view.texts.value(step.items)) if isinstance(step.items, str) else []
-    ids = _Ids(workflow_id, key, attempt, task_id)
-    return _described("parallel_tasks", definition, recording.replacements, sole, ids)
+    return _described("parallel_tasks", (definition, lines, None), recording, sole, ids)
 
 
-def with_additions(step: Mapping[str, Any], additions: Sequence[str], *, workflow_id: str, task_id: str | None) -> Json:
-    """A step that was handed out, with what was said to it since."""
-    definition = _with_texts(step["type"], step["definition"], additions)
-    ids = _Ids(workflow_id, step["id"], step["attempt"], task_id)
-    changed = {"definition": definition, "instructions": _instructions(step["type"], definition, ids)}
-    cleaned: Json = _sendable({**step, **changed})
+def with_additions(step: Mapping[str, Any], additions: Sequence[str]) -> Json:
+    """A step that is handed out, with what was said to it since. That stands behind all that its author wrote: in a
+    prompt, or as notes."""
+    if not additions:
+        return dict(step)
+    definition, instructions = step["definition"], step["instructions"]
+    if step["type"] == "agent":
+        definition = {**definition, "prompt": "\n\n".join([definition["prompt"].rstrip("\n"), *additions])}
+    else:
+        instructions += "" if "notes" in definition else f"\n{_ABOUT_NOTES}"
+        definition = {**definition, "notes": [*definition.get("notes", ()), *additions]}
+    cleaned: Json = _sendable({**step, "definition": definition, "instructions": instructions})
     return cleaned
 
 
-def _with_texts(kind: str, definition: Json, additions: Sequence[str]) -> Json:
-    """What was said to a step stands behind all that its author wrote: in a prompt, or as notes."""
-    if not additions:
-        return definition
-    if kind == "agent":
-        return {**definition, "prompt": "\n\n".join([definition["prompt"].rstrip("\n"), *additions])}
-    return {**definition, "notes": [*definition.get("notes", ()), *additions]}
-
-
-def _described(kind: str, definition: Json, replacements: Json, sole_expressions: list[str], ids: _Ids) -> Json:
+def _described(
+    kind: str, description: _Description, recording: RecordingView, sole_expressions: list[str], ids: StepIds
+) -> Json:
+    definition, lines, result = description
+    given = ", ".join(f"{name} {json.dumps(value)}" for name, value in ids._asdict().items() if value is not None)
+    done = f"When it is done, call workflow_step_complete with {given}"
+    lines.append(f"{done}." if result is None else f"{done} and result: {result}.")
+    if "state_update" in definition:
+        lines.append("The sidecar does the `definition.state_update` with that result; do not write it yourself.")
+    lines.append(f'If it cannot be done, call workflow_step_complete with {given}, status "failed" and error: why.')
     step: Json = {
         "id": ids.step_id,
         "attempt": ids.attempt,
         "type": kind,
-        "instructions": _instructions(kind, definition, ids),
+        "instructions": "\n".join(lines),
         "definition": definition,
     }
-    if replacements:
-        step["variable_replacements"] = replacements
+    if recording.values:
+        step["variable_replacements"] = {text: _bounded(value) for text, value in recording.values.items()}
     if sole_expressions:
         step["original_expression"] = "; ".join(dict.fromkeys(sole_expressions))
     cleaned: Json = _sendable(step)
@@ -261,61 +256,100 @@ def _sendable(value: Any) -> Any:
     return value
 
 
-# --- `definition`, by type of step
+# --- by type of step: its `definition`, what to do, and what to report as the result
 
 
-def _agent_definition(step: AgentStep, view: RecordingView, named_prompt: NamedPrompt) -> Json:
+_FORMATS = {
+    "text": "{}, as one text",
+    "lines": "{}, as a list of its lines",
+    "json": "{}, as the JSON value that it is",
+    "key_value": "{}, as an object of its keys and values",
+}
+_ANSWERS = {
+    "string": "a text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+# What the instructions say about keys of `definition` that a step may have.
+_ABOUT_KEYS = {
+    "agent": "It is meant for the agent `definition.agent`: have that one do it if you can, else do it yourself.",
+    "parameters": "`definition.parameters` belong to the prompt.",
+    "reason": "`definition.reason` says why you are asked to.",
+    "choices": "Only one of `definition.choices` is an answer.",
+    "validation": "An answer matches the regular expression (JavaScript's) `definition.validation.pattern`.\n"
+    "If it does not, say `definition.validation.error_message` and ask again.",
+    "default": "Where the user just agrees, the answer is `definition.default`.",
+    "working_dir": "Do it in the directory `definition.working_dir`, which is relative to the project's root.",
+    "env": "Have the variables of `definition.env` in its environment.",
+    "timeout_s": "It may take {timeout_s:g} seconds; if it takes longer, it has failed.",
+}
+_ABOUT_NOTES = "Heed `definition.notes`: a person said that meanwhile."
+
+
+def _agent(step: AgentStep, view: RecordingView, named_prompt: NamedPrompt) -> _Description:
     parameters = view.value(step.parameters)
-    definition: Json = {}
     if step.prompt_name is not None:
         definition = {"prompt_name": step.prompt_name, "prompt": named_prompt(step.prompt_name, parameters)}
     else:
         prompt = view.text(step.prompt or "")
         definition = {**({"parameters": parameters} if parameters else {}), "prompt": prompt}
-    return definition | _name("agent", step.agent, view)
+    definition |= _name("agent", step.agent, view)
+    result = _FORMATS[step.output_format].format("the answer that the prompt asks for")
+    return definition, ["Do what `definition.prompt` says."], result
 
 
-def _apply_hints_definition(step: ApplyHints, view: RecordingView, _: NamedPrompt) -> Json:
-    return {"file": view.text(step.file), "hints": view.value(step.hints)} | _name("agent", step.agent, view)
+def _apply_hints(step: ApplyHints, view: RecordingView, _: NamedPrompt) -> _Description:
+    definition = {"file": view.text(step.file), "hints": view.value(step.hints)} | _name("agent", step.agent, view)
+    lines = [
+        "Apply the hints in `definition.hints` to the file `definition.file`, and change nothing else.",
+        "Leave out those that do not fit it. Count those that you applied.",
+    ]
+    return definition, lines, 'that count, as {"applied_count": 3}'
 
 
-def _shell_definition(step: AgentShellCommand, view: RecordingView, _: NamedPrompt) -> Json:
+def _shell_command(step: AgentShellCommand, view: RecordingView, _: NamedPrompt) -> _Description:
     definition = {"command": view.shown_command(step.command)}
-    return definition | ({"reason": view.text(step.reason)} if step.reason else {})
+    definition |= {"reason": view.text(step.reason)} if step.reason else {}
+    lines = [
+        "Run `definition.command` with a shell, unchanged: the values in it are quoted already.",
+        "If its exit code is not 0, it has failed: say the code and the end of its output.",
+    ]
+    return definition, lines, _FORMATS[step.output_format].format("the command's standard output")
 
 
-def _mcp_call_definition(step: McpCall, view: RecordingView, _: NamedPrompt) -> Json:
+def _mcp_call(step: McpCall, view: RecordingView, _: NamedPrompt) -> _Description:
     definition = {"method": view.text(step.mcp.method), "params": view.value(step.mcp.params)}
-    return definition | _name("server", step.mcp.server, view)
+    definition |= _name("server", step.mcp.server, view)
+    server = " of the MCP server `definition.server`" if "server" in definition else ""
+    lines = [f"Call the MCP tool `definition.method`{server} with `definition.params` as its arguments, unchanged."]
+    return definition, lines, "what the tool returned: its structured content if it has any, else its text"
 
 
-def _user_input_definition(step: UserInput, view: RecordingView, _: NamedPrompt) -> Json:
-    definition: Json = {"prompt": view.text(step.prompt), "type": step.answer_type}
+def _user_input(step: UserInput, view: RecordingView, _: NamedPrompt) -> _Description:
+    asked = user_input.question(step, view)
+    definition = {key: asked[key] for key in ("prompt", "type", "choices", "default") if asked[key] is not None}
     if step.validation is not None:
-        message = view.text(step.validation.error_message)
-        definition["validation"] = {"pattern": step.validation.pattern, "error_message": message}
-    if step.choices is not None:
-        definition["choices"] = view.value(step.choices)
-    if step.default is not None:
-        definition["default"] = view.value(step.default)
-    return definition
+        definition["validation"] = {key: asked[key] for key in ("pattern", "error_message")}
+    lines = ["Ask the user `definition.prompt`, and wait for the answer. Do not answer in the user's place."]
+    return definition, lines, f"the answer, as {_ANSWERS[step.answer_type]}"
 
 
-def _user_message_definition(step: UserMessage, view: RecordingView, _: NamedPrompt) -> Json:
-    return {"message": view.text(step.message)}
+def _user_message(step: UserMessage, view: RecordingView, _: NamedPrompt) -> _Description:
+    return {"message": view.text(step.message)}, ["Show the user `definition.message`, unchanged."], None
 
 
-_DEFINITIONS: dict[type[StepBase], Callable[[Any, RecordingView, NamedPrompt], Json]] = {
-    AgentStep: _agent_definition,
-    ApplyHints: _apply_hints_definition,
-    AgentShellCommand: _shell_definition,
-    McpCall: _mcp_call_definition,
-    UserInput: _user_input_definition,
-    UserMessage: _user_message_definition,
+_DESCRIPTIONS: dict[type[StepBase], Callable[[Any, RecordingView, NamedPrompt], _Description]] = {
+    AgentStep: _agent,
+    ApplyHints: _apply_hints,
+    AgentShellCommand: _shell_command,
+    McpCall: _mcp_call,
+    UserInput: _user_input,
+    UserMessage: _user_message,
 }
-
-
-HANDED_OUT = tuple(_DEFINITIONS)  # the steps that an outside agent executes, and not the sidecar itself
+HANDED_OUT = tuple(_DESCRIPTIONS)  # the steps that an outside agent executes, and not the sidecar itself
 
 
 def _name(key: str, name: str | None, view: RecordingView) -> Json:
@@ -348,120 +382,6 @@ def _update(update: Update, view: RecordingView) -> Json:
     default = 1 if update.operation == "increment" else "{{ result }}"
     value = update.value if update.has_value else default
     return {"path": view.shown_path(update.path), **operation, "value": value}
-
-
-# --- `instructions`, by type of step: what to do, then how to report it
-
-_FORMATS = {
-    "text": "{}, as one text",
-    "lines": "{}, as a list of its lines",
-    "json": "{}, as the JSON value that it is",
-    "key_value": "{}, as an object of its keys and values",
-}
-_ANSWERS = {
-    "string": "a text",
-    "number": "a number",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-}
-_FOR_AGENT = "It is meant for the agent `definition.agent`: have that one do it if you can, else do it yourself."
-
-
-def _instructions(kind: str, definition: Mapping[str, Any], ids: _Ids) -> str:
-    lines, result = _INSTRUCTIONS[kind](definition)
-    if "working_dir" in definition:
-        lines.append("Do it in the directory `definition.working_dir`, which is relative to the project's root.")
-    if "env" in definition:
-        lines.append("Have the variables of `definition.env` in its environment.")
-    if "timeout_s" in definition:
-        lines.append(f"It may take {definition['timeout_s']:g} seconds; if it takes longer, it has failed.")
-    if "notes" in definition:
-        lines.append("Heed `definition.notes`: a person said that meanwhile.")
-    done = f"When it is done, call workflow_step_complete with {ids.arguments}"
-    lines.append(f"{done}." if result is None else f"{done} and result: {result}.")
-    if "state_update" in definition:
-        lines.append("The sidecar does the `definition.state_update` with that result; do not write it yourself.")
-    lines.append(
-        f'If it cannot be done, call workflow_step_complete with {ids.arguments}, status "failed" and error: why.'
-    )
-    return "\n".join(lines)
-
-
-def _agent_instructions(definition: Mapping[str, Any]) -> tuple[list[str], str]:
-    lines = ["Do what `definition.prompt` says."]
-    if "agent" in definition:
-        lines.append(_FOR_AGENT)
-    if "parameters" in definition:
-        lines.append("`definition.parameters` belong to the prompt.")
-    return lines, _FORMATS[definition["output_format"]].format("the answer that the prompt asks for")
-
-
-def _apply_hints_instructions(definition: Mapping[str, Any]) -> tuple[list[str], str]:
-    lines = [
-        "Apply the hints in `definition.hints` to the file `definition.file`, and change nothing else.",
-        "Leave out those that do not fit it. Count those that you applied.",
-    ]
-    return lines + ([_FOR_AGENT] if "agent" in definition else []), 'that count, as {"applied_count": 3}'
-
-
-def _shell_instructions(definition: Mapping[str, Any]) -> tuple[list[str], str]:
-    lines = [
-        "Run `definition.command` with a shell, unchanged: the values in it are quoted already.",
-        "If its exit code is not 0, it has failed: say the code and the end of its output.",
-    ]
-    if "reason" in definition:
-        lines.insert(1, "`definition.reason` says why you are asked to.")
-    return lines, _FORMATS[definition["output_format"]].format("the command's standard output")
-
-
-def _mcp_call_instructions(definition: Mapping[str, Any]) -> tuple[list[str], str]:
-    server = " of the MCP server `definition.server`" if "server" in definition else ""
-    lines = [f"Call the MCP tool `definition.method`{server} with `definition.params` as its arguments, unchanged."]
-    return lines, "what the tool returned: its structured content if it has any, else its text"
-
-
-def _user_input_instructions(definition: Mapping[str, Any]) -> tuple[list[str], str]:
-    lines = ["Ask the user `definition.prompt`, and wait for the answer. Do not answer in the user's place."]
-    if "choices" in definition:
-        lines.append("Only one of `definition.choices` is an answer.")
-    if "validation" in definition:
-        lines.append("An answer matches the regular expression (JavaScript's) `definition.validation.pattern`.")
-        lines.append("If it does not, say `definition.validation.error_message` and ask again.")
-    if "default" in definition:
-        lines.append("Where the user just agrees, the answer is `definition.default`.")
-    return lines, f"the answer, as {_ANSWERS[definition['type']]}"
-
-
-def _tasks_instructions(definition: Mapping[str, Any]) -> tuple[list[str], None]:
-    shared = "sub_agent_prompt" in definition
-    prompt = "`definition.sub_agent_prompt` as its prompt" if shared else "the entry's `prompt` as its prompt"
-    lines = [
-        f"Start a sub-agent for EACH entry of `definition.tasks`, at most {definition['max_parallel']} at a time.",
-        f"Give it {prompt}, with the entry's `task_id` and the whole `context`: it asks for its own steps with them.",
-    ]
-    if "agent" in definition:
-        lines.append("The sub-agents are meant to be `definition.agent`, if you can have that one.")
-    if definition["wait_for_all"]:
-        lines.append("It is done when ALL the sub-agents have ended. Do not do their steps yourself.")
-    else:
-        lines.append(
-            "It is done when the FIRST of them has ended; let the others continue, and start the remaining ones."
-        )
-    lines.append("The sidecar knows which tasks are done and which have failed; you need not report them.")
-    return lines, None
-
-
-_INSTRUCTIONS: dict[str, Callable[[Mapping[str, Any]], tuple[list[str], str | None]]] = {
-    "agent": _agent_instructions,
-    "apply_hints": _apply_hints_instructions,
-    "agent_shell_command": _shell_instructions,
-    "mcp_call": _mcp_call_instructions,
-    "user_input": _user_input_instructions,
-    "user_message": lambda _: (["Show the user `definition.message`, unchanged."], None),
-    "parallel_tasks": _tasks_instructions,
-}
 
 
 # --- what an agent reports

@@ -104,7 +104,7 @@ class StepRunner:
                 try:
                     result = await HANDLERS[type(step)](step, self._context(thread, place.view, key, attempt))
                 except AnswerNeeded as needed:
-                    raise self._pause_for_answer(key, thread, needed.question) from None
+                    raise self._pause_for_answer(thread, needed.question) from None
             self.pause_if_submitted(key)
             if not scope.cancelled_caught:
                 break
@@ -123,10 +123,9 @@ class StepRunner:
         if self.submitted is not None and self.submitted["step"] == key:
             raise RunEnds(Ending("paused", f"{self.submitted['stage']} waits for approval", waits=self.submitted))
 
-    def _pause_for_answer(self, key: str, thread: Thread, question: dict[str, Any]) -> RunEnds:
-        waits = {**question, "step": key}
-        self.ledger.record(kinds.QUESTION, **waits, task=thread.task_id)
-        return RunEnds(Ending("paused", f"waits for an answer: {question['prompt']}", waits=waits))
+    def _pause_for_answer(self, thread: Thread, question: dict[str, Any]) -> RunEnds:
+        self.ledger.record(kinds.QUESTION, **question, task=thread.task_id)
+        return RunEnds(Ending("paused", f"waits for an answer: {question['prompt']}", waits=question))
 
     # --- executed here or by an outside agent
 

@@ -21,7 +21,7 @@ from sidecar.state.values import same
 
 async def run(step: UserInput, context: Context) -> Any:
     """The answer. AnswerNeeded where no person can be asked, also with a default: a person has to agree to it."""
-    asked = question(step, context)
+    asked = {"step": context.key, **question(step, context.view)}
     timeout_s = positive_s(context.view, step.timeout_s, "timeout")
     matches = matching(context.view)
     person = context.services.person
@@ -40,12 +40,10 @@ async def run(step: UserInput, context: Context) -> Any:
     raise StepFailed(f"no answer within {timeout_s:g} s: {asked['prompt']}", kind="timeout")
 
 
-def question(step: UserInput, context: Context) -> dict[str, Any]:
+def question(step: UserInput, view: View) -> dict[str, Any]:
     """The question with every template rendered, as plain JSON."""
-    view = context.view
     validation = step.validation
     return {
-        "step": context.key,
         "prompt": view.text(step.prompt),
         "type": step.answer_type,
         "choices": None if step.choices is None else view.value(step.choices),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.handout import hand_out, hand_out_tasks
+from sidecar.engine.handout import StepIds, hand_out, hand_out_tasks, with_additions
 from sidecar.errors import StepFailed
 from sidecar.model.steps import ParallelForEach
 from sidecar.model.workflow import Workflow, numbered
@@ -38,21 +38,14 @@ class Place:
         self.state.update([Write(("raw", name), value) for name, value in values.items()])
         return self
 
-    def handed(self, step: dict[str, Any], **more: Any) -> dict[str, Any]:
-        given: dict[str, Any] = {"key": "k", "workflow_id": RUN, "named_prompt": no_prompt, **more}
-        return sent(hand_out(one(step), self.view, **given))
+    def handed(self, step: dict[str, Any], *, key: str = "k", task_id: str | None = None) -> dict[str, Any]:
+        return sent(hand_out(one(step), self.view, StepIds(RUN, key, 1, task_id), no_prompt))
 
     def handed_tasks(self, step: dict[str, Any], **more: Any) -> dict[str, Any]:
         parsed = one({"type": "parallel_foreach", "id": "all", "items": "{{ batches }}", "sub_agent_task": "t", **step})
         assert isinstance(parsed, ParallelForEach)
-        given: dict[str, Any] = {
-            "key": "k",
-            "workflow_id": RUN,
-            "max_parallel": 2,
-            "sub_agent_prompt": STANDARD,
-            **more,
-        }
-        return sent(hand_out_tasks(parsed, self.view, **given))
+        given: dict[str, Any] = {"max_parallel": 2, "sub_agent_prompt": STANDARD, **more}
+        return sent(hand_out_tasks(parsed, self.view, StepIds(RUN, "k", 1), **given))
 
 
 def one(step: dict[str, Any]) -> Any:
@@ -115,9 +108,9 @@ def test_an_agent_step_is_a_prompt_with_its_values_in_it(place: Place) -> None:
 
 
 def test_what_was_said_to_a_step_since_stands_behind_its_prompt(place: Place) -> None:
-    asked = place.handed({"type": "agent", "prompt": "Fix it.\n"}, additions=("Not like this.", "Use tabs."))
+    asked = with_additions(place.handed({"type": "agent", "prompt": "Fix it.\n"}), ("Not like this.", "Use tabs."))
     assert asked["definition"]["prompt"] == "Fix it.\n\nNot like this.\n\nUse tabs."
-    hinted = place.handed({"type": "apply_hints", "file": "a", "hints": []}, additions=("Use tabs.",))
+    hinted = with_additions(place.handed({"type": "apply_hints", "file": "a", "hints": []}), ("Use tabs.",))
     assert hinted["definition"]["notes"] == ["Use tabs."]
     assert "definition.notes" in hinted["instructions"]
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from sidecar.engine.evaluation import Texts, View
-from sidecar.engine.handout import hand_out, read_result
+from sidecar.engine.handout import StepIds, hand_out, read_result
 from sidecar.errors import InputError
 from sidecar.model.steps import Step
 from sidecar.state.script import Script
@@ -27,7 +27,7 @@ def view() -> Iterator[View]:
 def read(view: View, step: dict[str, Any], reported: object) -> Any:
     """The result of a step that was really handed out."""
     parsed = _STEP.validate_python(step)
-    handed = hand_out(parsed, view, key="k", workflow_id="r", named_prompt=lambda name, parameters: "")
+    handed = hand_out(parsed, view, StepIds("r", "k", 1), lambda name, parameters: "")
     return read_result(parsed, reported, definition=handed["definition"], view=view)
 
 
