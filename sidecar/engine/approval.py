@@ -5,39 +5,18 @@ A gate is a stage or a plan that an agent submitted: only approval lets the run 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sidecar.errors import InputError
-from sidecar.model import events as kinds
-from sidecar.store.journal import Event, Journal, StoredRun
+from sidecar.store.journal import Journal, StoredRun
 
 MAX_FEEDBACK_BYTES = 64 * 1024
 
 
-def waits_in(events: Sequence[Event]) -> dict[str, Any] | None:
-    """What a run waits for by its last events: a question or a gate, also while its agents are being ended."""
-    for event in reversed(events):
-        if event.kind == kinds.RUN_ENDED:
-            found: dict[str, Any] | None = event.data.get("waits")
-            return found
-        if event.kind == kinds.GATE:
-            return event.data
-        if event.kind in (kinds.RUN_STARTED, kinds.RUN_RESUMED):
-            return None
-    return None
-
-
-def waits_of(journal: Journal, run: StoredRun) -> dict[str, Any] | None:
-    """What a paused run waits for; None where it is not paused."""
-    if run.status != "paused":
-        return None
-    return waits_in(journal.events(run.run_id, after=max(journal.last_seq(run.run_id) - 1, 0)))
-
-
 def gate_of(journal: Journal, run: StoredRun) -> dict[str, Any] | None:
     """The gate that a paused run waits at; None: it waits at none."""
-    waits = waits_of(journal, run)
+    end = journal.last_end(run.run_id) if run.status == "paused" else None
+    waits = end.data.get("waits") if end is not None else None
     return waits if waits and "stage" in waits else None
 
 
@@ -50,7 +29,12 @@ def check(
     asker: str | None = None,
 ) -> None:
     """InputError where the run cannot be resumed with this. `asker`: the run whose agent asks, where one does."""
-    _check_text(feedback)
+    if feedback is not None:
+        if not feedback.strip() or "\0" in feedback:
+            raise InputError("the feedback has to be a text, without NUL characters")
+        size, most = len(feedback.encode("utf-8", "surrogatepass")), MAX_FEEDBACK_BYTES
+        if size > most:
+            raise InputError(f"the feedback has at most {most} bytes, not {size}; put the rest into a file")
     gate = gate_of(journal, run)
     if gate is None:
         if approve:
@@ -71,13 +55,3 @@ def answer_text(gate: dict[str, Any], feedback: str | None, *, approved: bool) -
         return f"{submitted} {feedback}\n\nIt was not approved. Change it accordingly, and submit it again."
     remark = f"\n\n{feedback}" if feedback else ""
     return f"{submitted} It was approved. Go on from there.{remark}"
-
-
-def _check_text(feedback: str | None) -> None:
-    if feedback is None:
-        return
-    if not feedback.strip() or "\0" in feedback:
-        raise InputError("the feedback has to be a text, without NUL characters")
-    size = len(feedback.encode("utf-8", "surrogatepass"))
-    if size > MAX_FEEDBACK_BYTES:
-        raise InputError(f"the feedback has at most {MAX_FEEDBACK_BYTES} bytes, not {size}; put the rest into a file")
