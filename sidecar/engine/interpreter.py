@@ -138,14 +138,15 @@ class Interpreter:
         ending = self.batches.exit or self.batches.pause
         if ending is not None and thread is self.run.main:
             raise RunEnds(ending)
-        iterates = thread.cursor.state.frames[-1].phase == "iteration"
+        frame = thread.cursor.state.frames[-1]
+        iterates = frame.phase == "iteration"
         self.guard.pass_boundary(action, iterates=iterates, limited=not thread.is_failure_thread)
         if iterates:
-            count, most = thread.cursor.loops[-1], None
-            if isinstance(action.step, While):
-                most = moves.field_value(action.step, "max_iterations", thread.cursor.state.frames[-1].answers)
-            data = {"iteration": count.iteration + 1, "of": count.of if count.of is not None else most}
-            self.ledger.record(kinds.ITERATION, step=action.step.id, **data, task=thread.task_id)
+            loop, answers = frame.step, frame.answers
+            is_while = isinstance(loop, While)
+            most = moves.field_value(loop, "max_iterations", answers) if is_while else len(answers["items"])
+            data = {"iteration": frame.index + 1, "of": most, "task": thread.task_id}
+            self.ledger.record(kinds.ITERATION, step=loop.id, **data)
         thread.cursor = thread.cursor.after(Passed())
 
     def _evaluate(self, thread: Thread, action: Evaluate) -> None:

@@ -167,7 +167,7 @@ class Batches:
         state = self._run.states[thread.state_path(action.scope.path)]
         task = state.definition.tasks[action.step.sub_agent_task]
         if known is not None and not known.reported:  # else it failed, and its step is tried again
-            began = known.cursor.transitions or known.cursor.iterations or known.cursor.is_over
+            began = known.cursor.state.transitions or known.cursor.state.iterations or known.cursor.is_over
             if began or known.names.keys() >= task.inputs.keys():  # else they could not be computed, and now may
                 known.handed_out = handed_out
                 return known

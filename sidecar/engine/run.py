@@ -73,8 +73,8 @@ class Run:
 
     def restart(self, inputs: Mapping[str, Any]) -> None:
         """Go back to the first step (`retry_workflow`); the counters go on."""
-        self.counters.tasks_iterations += self.main.cursor.iterations
-        self.counters.tasks_transitions += self.main.cursor.transitions
+        self.counters.tasks_iterations += self.main.cursor.state.iterations
+        self.counters.tasks_transitions += self.main.cursor.state.transitions
         self.counters.round += 1
         self.states.close()
         self.states.begin((), self.definition, inputs)
@@ -170,8 +170,8 @@ class Run:
         again = error is not None and after is not None and after.failures.get(place[1], 0) > failures
         ended_for_good = after is None or place[1] in after.done
         if again or ended_for_good:  # a task that failed for good may go on where it stands, when the run is resumed
-            self.counters.tasks_iterations += child.cursor.iterations
-            self.counters.tasks_transitions += child.cursor.transitions
+            self.counters.tasks_iterations += child.cursor.state.iterations
+            self.counters.tasks_transitions += child.cursor.state.transitions
             del parent.children[place]
         return again
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sidecar.engine.cursor import position
@@ -75,15 +75,6 @@ LONGEST_DELAY_S = 86400.0  # exponential delays double up to one day
 _BACK_TO_BOUNDARY = ("ask", "run", "include", "parallel", "delay")
 
 
-@dataclass(frozen=True, slots=True)
-class LoopCount:
-    """The progress of a loop: `iteration` counts from 1, 0 before the first; `of` where the number is known."""
-
-    step: str
-    iteration: int
-    of: int | None
-
-
 class Cursor:
     """Where a run stands, and `action`: what is to be done now. Immutable: `after` gives the next one."""
 
@@ -144,31 +135,10 @@ class Cursor:
         """The ids of the steps that the run is in, the top-level one first."""
         return tuple(frame.step.id for frame in self.state.frames)
 
-    @property
-    def loops(self) -> tuple[LoopCount, ...]:
-        """The loops that the run is in, the outermost first."""
-        return tuple(_loop_count(frame) for frame in self.state.frames if isinstance(frame.step, Loop))
-
-    @property
-    def iterations(self) -> int:
-        """Iterations begun, of all loops together."""
-        return self.state.iterations
-
-    @property
-    def transitions(self) -> int:
-        """Steps with an effect that were begun, each attempt counted."""
-        return self.state.transitions
-
 
 def _without_failures(frame: Frame) -> Frame:
     # The number of failures identifies an attempt at an included workflow: after a reset an old would count as done.
     return frame if isinstance(frame.step, IncludeWorkflow) else frame._replace(failures=0)
-
-
-def _loop_count(frame: Frame) -> LoopCount:
-    items = frame.answers.get("items")
-    begun = frame.phase == "inside"
-    return LoopCount(frame.step.id, frame.index + 1 if begun else frame.index, None if items is None else len(items))
 
 
 # --- the action of a state

@@ -22,6 +22,7 @@ from sidecar.model.steps import (
     Fallible,
     ForEach,
     IncludeWorkflow,
+    Loop,
     ParallelForEach,
     While,
     branches,
@@ -372,9 +373,8 @@ class Driver:
         """
         ids, failure = self.cursor.steps, self.cursor.state.failure
         level = len(ids) if failure is None else failure.level + 1
-        loops = [each.step for each in self.cursor.loops]
-        inside = [each for each in ids[:level] if each in loops]
-        return ids[:level], tuple(each.iteration for each in self.cursor.loops[: len(inside)])
+        loops = [frame for frame in self.cursor.state.frames[:level] if isinstance(frame.step, Loop)]
+        return ids[:level], tuple(frame.index + (frame.phase == "inside") for frame in loops)
 
     def outcome(self, action: Any) -> actions.Outcome:
         if isinstance(action, actions.Boundary):
