@@ -313,10 +313,10 @@ class AgentDriven:
             return {"step": await self._hand_out(thread, key, step)}
 
     def _describe(self, thread: Thread, action: Execute, key: str) -> Json:
-        interpreter = self._execution.interpreter
-        context = interpreter.steps.context(thread, action, key, 1)
-        ids = StepIds(self._run_id, key, interpreter.ledger.attempts(key) + 1, thread.task_id)
-        return handout.hand_out(action.step, context.view, ids, partial(named_prompt, context))
+        steps = self._execution.interpreter.steps
+        view, attempt = steps.view(thread, action.scope), steps.ledger.attempts(key) + 1
+        prompts = partial(named_prompt, steps.context(thread, view, key, attempt))
+        return handout.hand_out(action.step, view, StepIds(self._run_id, key, attempt, thread.task_id), prompts)
 
     def _describe_tasks(self, thread: Thread, action: Parallel, key: str) -> Json:
         execution, steps, batches = self._execution, self._execution.interpreter.steps, self._execution.batches

@@ -102,7 +102,7 @@ class StepRunner:
             result: Any = None
             with self.redirectable(key) as scope, self.attempt(step) as tried:
                 try:
-                    result = await HANDLERS[type(step)](step, self._context(thread, place.view, key, attempt))
+                    result = await HANDLERS[type(step)](step, self.context(thread, place.view, key, attempt))
                 except AnswerNeeded as needed:
                     raise self._pause_for_answer(thread, needed.question) from None
             self.pause_if_submitted(key)
@@ -381,16 +381,12 @@ class StepRunner:
 
     # --- what a handler may use
 
-    def context(self, thread: Thread, action: Execute, key: str, attempt: int) -> Context:
-        """For one attempt at a step."""
-        return self._context(thread, self.view(thread, action.scope), key, attempt)
-
     def task_context(self, thread: Thread) -> Context:
         """For the agent that executes a whole task."""
-        view = self.run.states[thread.path].view(thread.names)
-        return self._context(thread, view, thread.key, 1)
+        return self.context(thread, self.run.states[thread.path].view(thread.names), thread.key, 1)
 
-    def _context(self, thread: Thread, view: View, key: str, attempt: int) -> Context:
+    def context(self, thread: Thread, view: View, key: str, attempt: int) -> Context:
+        """For one attempt at a step."""
         processes, task_id = self.processes, thread.task_id
         return Context(
             services=self.services,
