@@ -21,11 +21,11 @@ from sidecar.engine.cursor.actions import (
     Delay,
     EnclosingStepFailed,
     Outcome,
-    Parallel,
     Passed,
 )
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.owner import Owner
+from sidecar.engine.parallel import open_batches
 from sidecar.engine.run import Run, Thread
 from sidecar.errors import DefinitionChanged
 from sidecar.model import events as kinds
@@ -150,9 +150,7 @@ def _replay_one(run: Run, event: Event, threads: dict[str, Thread]) -> None:
     if event.kind == kinds.TASK_STARTED and data["thread"] in threads:
         parent = threads[data["thread"]]
         pass_boundaries(parent)
-        current = parent.cursor.action
-        batches = [*([current] if isinstance(current, Parallel) else []), *parent.cursor.background]
-        action = next(one for one in batches if one.batch == data["batch"])
+        action = next(one for one in open_batches(parent) if one.batch == data["batch"])
         child = run.start_task(parent, action, data["index"], data["names"])
         threads[child.key] = child
     elif event.kind == kinds.TASK_ENDED and data["thread"] in threads:
