@@ -224,15 +224,11 @@ def _after(state: State, action: Action, outcome: Outcome) -> State:
             return _continue_after_failed(state) if action.continues else _propagate(state, action.error)
         case TaskCompleted() | TaskFailed():
             return _task_ended(state, outcome)
-        case ActionFailed() | EnclosingStepFailed() if _can_fail(state, action, outcome):
-            return _failed(state, outcome)
+        case EnclosingStepFailed() if state.ending is None:
+            return _fail(state, outcome.error, outcome.level)
+        case ActionFailed() if state.ending is None and not isinstance(action, Boundary | Delay):
+            return _fail(state, outcome.error) if state.failure is None else _propagate(state, outcome.error)
     raise TypeError(f"{type(outcome).__name__} is no outcome of {type(action).__name__}")
-
-
-def _can_fail(state: State, action: Action, outcome: Outcome) -> bool:
-    return state.ending is None and (
-        isinstance(outcome, EnclosingStepFailed) or not isinstance(action, Boundary | Delay)
-    )
 
 
 def _answered(state: State, action: Evaluate, answer: Json) -> State:
@@ -271,10 +267,6 @@ def _current_batch(state: State) -> Batch:
 def _with_batch(state: State, batch: Batch) -> State:
     """The state with a new or a changed batch."""
     return state._replace(batches={**state.batches, batch.number: batch})
-
-
-def _without_batch(state: State, number: int) -> State:
-    return state._replace(batches={each: batch for each, batch in state.batches.items() if each != number})
 
 
 def without_current_batch(state: State) -> State:
@@ -448,7 +440,8 @@ def _task_ended(state: State, outcome: TaskCompleted | TaskFailed) -> State:
     state = _with_batch(state, after)
     if batch.background:
         over = not after.todo and (after.error is None or after.step.on_error == "continue")
-        return _without_batch(state, batch.number) if over else state
+        others = {number: each for number, each in state.batches.items() if number != batch.number}
+        return state._replace(batches=others) if over else state
     waited_for = state.ending is None and state.failure is None and state.frames[-1].phase == "parallel"
     return _check_batch(state) if waited_for else state
 
@@ -476,12 +469,6 @@ def _check_batch(state: State) -> State:
 
 
 # --- failure: the policy of the step decides, then that of its workflow, then the step that includes the workflow
-
-
-def _failed(state: State, outcome: ActionFailed | EnclosingStepFailed) -> State:
-    if isinstance(outcome, EnclosingStepFailed):
-        return _fail(state, outcome.error, outcome.level)
-    return _fail(state, outcome.error) if state.failure is None else _propagate(state, outcome.error)
 
 
 def _fail(state: State, error: Error, level: int | None = None) -> State:

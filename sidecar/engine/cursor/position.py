@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from sidecar.errors import DefinitionChanged
-from sidecar.model.steps import Conditional, Loop, ParallelForEach, Step, Steps, branches
+from sidecar.model.steps import Loop, ParallelForEach, Step, Steps, branches
 from sidecar.model.workflow import Workflow
 
 Json = Any  # plain JSON: what json.loads gives
@@ -160,15 +160,6 @@ class State(NamedTuple):
         return tuple(self.frames[at - 1].step.id for at in range(1, level + 1) if self.frames[at].branch == "steps")
 
 
-def _branch_steps(step: Step, branch: str) -> Steps:
-    """The steps of a branch (`then`, `else`, `body`); () where the step has no such branch."""
-    if isinstance(step, Loop):
-        return step.inner if branch == "body" else ()
-    if isinstance(step, Conditional):
-        return {"then": step.then, "else": step.else_ or ()}.get(branch, ())
-    return ()
-
-
 # --- JSON
 
 
@@ -216,7 +207,8 @@ def _load_frames(data: list[dict[str, Json]], step_list_at: StepListAt) -> tuple
             step_list = step_list_at(path)
             steps: Steps = step_list.steps
         else:
-            steps = () if outer is None else _branch_steps(outer, each["branch"])
+            inside = {"body": outer.inner} if isinstance(outer, Loop) else branches(outer) if outer else {}
+            steps = inside.get(each["branch"], ())
         place = _place(steps, each["step"], each["type"])
         values: dict[str, Any] = {name: each[name] for name in _FRAME_VALUES}
         frames.append(Frame(steps, place, steps[place], each["branch"], step_list, **values))
@@ -228,18 +220,19 @@ def _place(steps: Steps, step_id: str, type_: str) -> int:
     if place is None:
         raise _moved(step_id)
     if steps[place].type != type_:
-        raise DefinitionChanged(
-            f"step {step_id!r}, where the run stands, is `{steps[place].type}` now and was `{type_}`: "
-            "resume with the definition that the run was started with, or start a new run"
-        )
+        now = f"is `{steps[place].type}` now and was `{type_}`"
+        raise definition_changed(f"step {step_id!r}, where the run stands, {now}")
     return place
 
 
 def _moved(step_id: str) -> DefinitionChanged:
-    return DefinitionChanged(
-        f"step {step_id!r}, where the run stands, is not in the same place of the definition any more: "
-        "resume with the definition that the run was started with, or start a new run"
-    )
+    where = "is not in the same place of the definition any more"
+    return definition_changed(f"step {step_id!r}, where the run stands, {where}")
+
+
+def definition_changed(what: str) -> DefinitionChanged:
+    """The error of a run that does not fit into its definition any more."""
+    return DefinitionChanged(f"{what}: resume with the definition that the run was started with, or start a new run")
 
 
 def _dump_batch(batch: Batch) -> dict[str, Json]:
