@@ -24,10 +24,10 @@ from sidecar.engine.cursor.actions import (
     Passed,
 )
 from sidecar.engine.cursor.moves import Cursor
+from sidecar.engine.cursor.position import definition_changed
 from sidecar.engine.owner import Owner
 from sidecar.engine.parallel import open_batches
 from sidecar.engine.run import Run, Thread
-from sidecar.errors import DefinitionChanged
 from sidecar.model import events as kinds
 from sidecar.state.reactive import Write
 from sidecar.store.journal import Event, Journal, StoredRun
@@ -51,16 +51,16 @@ def load(owner: Owner, stored: StoredRun, definition: Definition | None = None) 
         return run
     try:
         # The journal belongs to the old definition: only the place where the run stands is carried over.
-        changed = Run.restore(json.loads(json.dumps(run.to_json())), definition, owner.script)
+        moved = Run.restore(json.loads(json.dumps(run.to_json())), definition, owner.script)
     finally:
         run.states.close()
     try:
         events = owner.journal.events(stored.run_id)
-        refuse(changed.main, {event.data["step"] for event in events if event.kind == kinds.STEP_COMPLETED})
+        refuse(moved.main, {event.data["step"] for event in events if event.kind == kinds.STEP_COMPLETED})
     except BaseException:
-        changed.states.close()
+        moved.states.close()
         raise
-    return changed
+    return moved
 
 
 def _load(owner: Owner, stored: StoredRun) -> Run:
@@ -85,15 +85,7 @@ def prepare_resume(
         return feedback
     for handout in owner.handouts.all_held(stored.run_id):
         owner.handouts.take_back(stored.run_id, handout.task_id)
-    wanted = run.definition.workflow.on_resume
-    ended = run.main.cursor.state.ending
-    past_failure = ended is not None and ended.status == "failed" and not wanted.retry_failed_steps
-    _back_to_boundary(
-        run.main,
-        interrupted=stored.status in ("running", "interrupted"),
-        reset_error_counts=wanted.reset_error_counts,
-        past_failure=past_failure,
-    )
+    _back_to_boundary(run, interrupted=stored.status in ("running", "interrupted"))
     run.states.set_feedback(feedback)
     gate = approval.gate_of(owner.journal, stored)
     if gate is not None:
@@ -103,13 +95,14 @@ def prepare_resume(
     return feedback
 
 
-def _back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: bool, past_failure: bool) -> None:
-    """Move each thread to its last boundary for a resume; with `past_failure`, past the step that failed.
+def _back_to_boundary(run: Run, *, interrupted: bool) -> None:
+    """Move each thread to its last boundary for a resume, or past the step that failed where the workflow wants that.
 
     `interrupted`: the run did not end, but lost its owner. Where it was about to end with a failure it still does, and
     its failure steps continue; else these are done, and another failure starts its own.
     """
-    fails = main.cursor.state.ending is not None and main.cursor.state.ending.status == "failed"
+    main, wanted, ending = run.main, run.definition.workflow.on_resume, run.main.cursor.state.ending
+    fails = ending is not None and ending.status == "failed"
     if not interrupted:
         main.failure_threads = {}
     for thread in main.walk_all():
@@ -120,10 +113,10 @@ def _back_to_boundary(main: Thread, *, interrupted: bool, reset_error_counts: bo
         unreported = thread.cursor.is_over and not thread.reported
         is_main = thread.parent is None and not thread.is_failure_thread
         if thread.cursor.state.failure is None and (is_main or not unreported):
-            thread.cursor = thread.cursor.resumed(reset_error_counts=reset_error_counts)
+            thread.cursor = thread.cursor.resumed(reset_error_counts=wanted.reset_error_counts)
             thread.failure_threads = thread.failure_threads if thread is main or not thread.reported else {}
             thread.reported = False
-    if past_failure and not interrupted and main.cursor.state.frames:
+    if fails and not wanted.retry_failed_steps and not interrupted and main.cursor.state.frames:
         state = moves.without_current_batch(main.cursor.state)
         main.cursor = Cursor(moves.advance(state))
         main.children = {place: child for place, child in main.children.items() if place[0] in state.batches}
@@ -221,10 +214,8 @@ def refuse(main: Thread, completed: Collection[str]) -> None:
     for thread in main.walk():
         for step_id, key in _ahead(thread):
             if any(one.startswith(key) and one[len(key) : len(key) + 1] in ("", *_INSIDE) for one in completed):
-                raise DefinitionChanged(
-                    f"step {step_id!r}, which the run has done, stands behind the step where the run is now, and would "
-                    "be done again: resume with the definition that the run was started with, or start a new run"
-                )
+                where = "stands behind the step where the run is now, and would be done again"
+                raise definition_changed(f"step {step_id!r}, which the run has done, {where}")
 
 
 def _ahead(thread: Thread) -> Iterator[tuple[str, str]]:
