@@ -64,7 +64,7 @@ async def decide_early(execution: Execution, ending: Ending) -> Ending | None:
         if request is not None and request.kind == "abort":
             return execution.guard.aborted()
         if ending.status == "stopped" and request is None:
-            execution.batches.go_on()
+            execution.batches.draining = False
             return None
         return ending
     execution.processes.request_end(ending.end_reason)

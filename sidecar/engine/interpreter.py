@@ -170,7 +170,7 @@ class Interpreter:
         if isinstance(step, ParallelForEach) and _has_no_items(before.state, after.state):
             self.steps.begin_tasks(thread, step)
             thread.cursor = after
-            self.steps.end_tasks(thread, step, before, None)
+            self.steps.end_tasks(thread, step, before.state, None)
         thread.cursor = after
 
     # --- included workflows

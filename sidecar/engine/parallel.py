@@ -140,10 +140,6 @@ class Batches:
         while self._running:
             await self._changed.wait()
 
-    def go_on(self) -> None:
-        """A stop was taken back while what ran was waited for."""
-        self.draining = False
-
     async def cancel(self, reason: EndReason) -> None:
         """End every task that runs, now."""
         for running in self._running.values():
@@ -192,7 +188,7 @@ class Batches:
         if batch is not None and stands_at(before, place[0]) and not stands_at(parent.cursor, place[0]):
             failed = error is not None and batch.step.on_sub_agent_error.strategy != "continue"
             step_error = {**(error or {}), "task": child.task_id} if failed else None
-            self._steps.end_tasks(parent, batch.step, before, step_error)
+            self._steps.end_tasks(parent, batch.step, before.state, step_error)
             self._begun.discard((parent.key, place[0]))
         self._ledger.commit(durable=True)
         self.wake()

@@ -24,7 +24,7 @@ from sidecar.engine.cursor.actions import (
     Leave,
 )
 from sidecar.engine.cursor.moves import Cursor
-from sidecar.engine.cursor.position import Error, Scope
+from sidecar.engine.cursor.position import Error, Scope, State
 from sidecar.engine.evaluation import View
 from sidecar.engine.handout import HANDED_OUT
 from sidecar.engine.ledger import Ledger
@@ -188,14 +188,14 @@ class StepRunner:
         """Fail the current step, or with `level` the step of that frame, which the current one is in: the cursor
         decides whether it is tried again, and what follows."""
         error = self.services.mask.masked_value(error)  # an outside agent may have worded it
-        before, typed, at = thread.cursor, _typed(error), level
+        before, typed = thread.cursor, _typed(error)
         outcome: list[Any] = ["failed", typed]
-        if at is None:
-            at, after = len(before.state.frames) - 1, before.after(ActionFailed(typed))
+        if level is None:
+            level, after = len(before.state.frames) - 1, before.after(ActionFailed(typed))
         else:
-            outcome, after = ["failed_around", typed, at], before.after(EnclosingStepFailed(at, typed))
+            outcome, after = ["failed_around", typed, level], before.after(EnclosingStepFailed(level, typed))
         thread.error = typed
-        key = self._fail(thread, step, typed, before=before, level=at, after=after, outcome=outcome)
+        key = self._fail(thread, step, typed, before=before.state.trimmed(level + 1), after=after, outcome=outcome)
         if attempt is not None:
             self.ledger.fail(key, attempt, error)
 
@@ -205,22 +205,21 @@ class StepRunner:
         step: StepBase,
         error: Error,
         *,
-        before: Cursor,
-        level: int,
+        before: State,
         after: Cursor,
-        outcome: Any = None,
+        outcome: list[Any] | None = None,
     ) -> str:
-        """`before`, `level`: where the step was; `after`: the cursor that has its failure; `outcome`: for a replay.
-        Returns the key of the step."""
-        key = thread.step_key(before.state.trimmed(level + 1))
+        """`before`: the state at the step; `after`: the cursor that has its failure; `outcome`: for a replay. Returns
+        the key of the step."""
+        key = thread.step_key(before)
         after, evaluated = self._decided(thread, after)
         again = _is_tried_again(before, after)
-        path = thread.state_path(before.state.path(level))
+        path = thread.state_path(before.path(len(before.frames) - 1))
         state = self.run.states[path]
         with self.attempt(step) as tried:
             self.write(path, state, _failure_writes(state, step.id, error, again=again))
         self._warn_not_written(tried, key)
-        self._fail_includes(thread, error, before, level, after)
+        self._fail_includes(thread, error, before, after)
         data = {**_facts(thread, step, key), "error": error, "will_retry": again}
         if outcome is not None:
             data = {"thread": thread.key, **data, "outcome": outcome}
@@ -234,7 +233,8 @@ class StepRunner:
         """Write what a failed step leaves in the state: its `error_state_update`, and its fallback value."""
         failure = thread.cursor.state.failure
         assert failure is not None
-        step, key = action.step, thread.step_key(thread.cursor.state.trimmed(failure.level + 1))
+        before = thread.cursor.state.trimmed(failure.level + 1)
+        step, key = action.step, thread.step_key(before)
         path, state, view = self.run.place(thread, action.scope)
         with self.attempt(step) as tried:
             writes: list[Write] = []
@@ -253,14 +253,14 @@ class StepRunner:
         else:
             self.ledger.record(kinds.ERROR_HANDLED, thread=thread.key, step=key, id=step.id, outcome=["completed"])
         after = thread.cursor.after(outcome)
-        self._fail_includes(thread, action.error, thread.cursor, failure.level, after)
+        self._fail_includes(thread, action.error, before, after)
         self.run.move(thread, after)
 
-    def _fail_includes(self, thread: Thread, error: Error, before: Cursor, level: int, after: Cursor) -> None:
-        """Write the failure of each `include_workflow` step that fails with the step at `level` of its workflow."""
-        for at in after.state.failed_includes(before.state, level):
-            step, key = before.state.frames[at].step, thread.step_key(before.state.trimmed(at + 1))
-            path = thread.state_path(before.state.path(at))
+    def _fail_includes(self, thread: Thread, error: Error, before: State, after: Cursor) -> None:
+        """Write the failure of each `include_workflow` step that fails with the step of its workflow at `before`."""
+        for at in after.state.failed_includes(before):
+            step, key = before.frames[at].step, thread.step_key(before.trimmed(at + 1))
+            path = thread.state_path(before.path(at))
             state = self.run.states[path]
             again = _is_tried_again(before, after) and len(after.state.frames) == at + 1
             with self.attempt(step) as tried:
@@ -274,14 +274,13 @@ class StepRunner:
         attempt = thread.cursor.state.frames[-1].failures + 1
         self.ledger.record(kinds.STEP_STARTED, **_facts(thread, step, thread.step_key()), attempt=attempt)
 
-    def end_tasks(self, thread: Thread, step: StepBase, before: Cursor, error: Error | None) -> None:
-        """Complete or fail a `parallel_foreach` whose tasks are over. `before`: the cursor when it stood at the step;
-        the thread's cursor has moved on already."""
-        key, level = thread.step_key(before.state), len(before.state.frames) - 1
+    def end_tasks(self, thread: Thread, step: StepBase, before: State, error: Error | None) -> None:
+        """Complete or fail a `parallel_foreach` whose tasks are over. `before`: the cursor's state at the step; the
+        thread's cursor has moved on already."""
         if error is not None:
-            self._fail(thread, step, _typed(error), before=before, level=level, after=thread.cursor)
+            self._fail(thread, step, _typed(error), before=before, after=thread.cursor)
             return
-        path = thread.state_path(before.state.path(level))
+        key, path = thread.step_key(before), thread.state_path(before.path(len(before.frames) - 1))
         state = self.run.states[path]
         with self.attempt(step) as tried:
             self.write(path, state, _completion_writes(state, step.id))
@@ -430,12 +429,12 @@ def _facts(thread: Thread, step: StepBase, key: str) -> dict[str, Any]:
     return {"step": key, "id": step.id, "type": step.type, "task": thread.task_id}  # type: ignore[attr-defined]
 
 
-def _is_tried_again(before: Cursor, after: Cursor) -> bool:
+def _is_tried_again(before: State, after: Cursor) -> bool:
     """Whether the cursor went back to the beginning of a step that failed, the same or one around it."""
     if after.is_over or not after.state.frames or after.state.failure is not None:
         return False
     level = len(after.state.frames) - 1
-    return level < len(before.state.frames) and after.state.frames[-1].failures > before.state.frames[level].failures
+    return level < len(before.frames) and after.state.frames[-1].failures > before.frames[level].failures
 
 
 def _updates(step: StepBase, *, has_result: bool) -> Sequence[Any]:

@@ -143,10 +143,10 @@ class State(NamedTuple):
         batches = {number: batch for number, batch in self.batches.items() if batch.background or number in used}
         return self._replace(frames=frames, batches=batches)
 
-    def failed_includes(self, before: State, level: int) -> list[int]:
-        """The levels of the `include_workflow` steps, the innermost first, that fail because the step at `level` of the
+    def failed_includes(self, before: State) -> list[int]:
+        """The levels of the `include_workflow` steps, the innermost first, that fail because the current step of the
         state `before` failed: those whose workflow this state is neither in nor at the regular end of."""
-        found = [at - 1 for at in range(level, 0, -1) if before.frames[at].branch == "steps"]
+        found = [at - 1 for at in range(len(before.frames) - 1, 0, -1) if before.frames[at].branch == "steps"]
         if self.failure is not None:
             return [at for at in found if at >= self.failure.level]
         if self.ending is not None and self.ending.status == "failed":
