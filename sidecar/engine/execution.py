@@ -68,25 +68,10 @@ class Execution:
         self._on_events = on_events
         secrets = owner.secrets_of(stored)
         self.mask = owner.masks[stored.run_id] = Secrets(secrets)
-        self.ledger = Ledger(
-            owner.database,
-            owner.journal,
-            owner.checkpoints,
-            transformations=owner.transformations,
-            run=run,
-            run_id=stored.run_id,
-            on_events=on_events,
-            mask=self.mask,
-        )
+        self.ledger = Ledger(owner, stored.run_id, run, self.mask, on_events)
         self.board = board_of(owner, stored, self.warn)
-        self.processes = Processes(
-            owner.supervisor,
-            owner.agents,
-            self.ledger,
-            run.counters,
-            self.board.scope.own_directory,
-            on_lost=self.lose_journal,
-        )
+        directory = self.board.scope.own_directory
+        self.processes = Processes(owner, self.ledger, run.counters, directory, self.lose_journal)
         owner.on_agent_ended[stored.run_id] = self.processes.agent_ended
         self._services = RunServices(
             root=owner.root,

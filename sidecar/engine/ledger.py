@@ -19,14 +19,15 @@ from typing import Any, TypeVar
 
 import anyio
 
+from sidecar.agents.output import Secrets
+from sidecar.engine.owner import Owner
 from sidecar.engine.run import Run
 from sidecar.errors import JournalLocked, StoreError
 from sidecar.model import events as kinds
 from sidecar.model.events import RunEvent
 from sidecar.signals.files import Signal
-from sidecar.store.checkpoints import Checkpoints
-from sidecar.store.db import AGAIN_S, TRY_S, Database
-from sidecar.store.journal import Journal, Mask, Steps, Transformations
+from sidecar.store.db import AGAIN_S, TRY_S
+from sidecar.store.journal import Steps
 
 _MOST_WAITING = 256
 _LONGEST_WAIT_S = 0.1
@@ -39,28 +40,16 @@ class Ledger:
     """Pending journal entries of one run, in order. StoreError where the journal cannot be written."""
 
     def __init__(
-        self,
-        database: Database,
-        journal: Journal,
-        checkpoints: Checkpoints,
-        *,
-        transformations: Transformations,
-        run: Run,
-        run_id: str,
-        on_events: Callable[[Sequence[RunEvent]], None],
-        mask: Mask | None = None,
+        self, owner: Owner, run_id: str, run: Run, mask: Secrets, on_events: Callable[[Sequence[RunEvent]], None]
     ) -> None:
-        self._db = database
-        self._journal = journal
-        self._checkpoints = checkpoints
-        self._steps = Steps(database)
-        self._transformations = transformations
+        self._owner = owner
+        self._steps = Steps(owner.database)
         self._run = run
         self._on_events = on_events
         self._mask = mask
         self.run_id = run_id
-        self.start = journal.run(run_id).start
-        self.seq = journal.last_seq(run_id)  # of the last event in the journal
+        self.start = owner.journal.run(run_id).start
+        self.seq = owner.journal.last_seq(run_id)  # of the last event in the journal
         self.since_checkpoint = 0
         self._waiting: list[tuple[str | None, Any]] = []
         self._deferred: list[Callable[[], None]] = []  # other writes for the next transaction: attempts that are over
@@ -134,7 +123,7 @@ class Ledger:
 
         def write() -> None:
             self._write()
-            self._checkpoints.save(self.run_id, {**self._run.to_json(), "seq": self.seq})
+            self._owner.checkpoints.save(self.run_id, {**self._run.to_json(), "seq": self.seq})
             self._waiting = []  # writes without an event: the checkpoint has them
             self.since_checkpoint = 0
 
@@ -160,10 +149,10 @@ class Ledger:
 
         def write() -> None:
             for signal in take():
-                self._journal.take_signal(self.run_id, signal.signal_id, signal.kind)
+                self._owner.journal.take_signal(self.run_id, signal.signal_id, signal.kind)
             self._write()
-            self._checkpoints.save(self.run_id, {**self._run.to_json(), "seq": self.seq + 1})
-            event = self._journal.end(self.run_id, status, reason=reason, data=data)
+            self._owner.checkpoints.save(self.run_id, {**self._run.to_json(), "seq": self.seq + 1})
+            event = self._owner.journal.end(self.run_id, status, reason=reason, data=data)
             self._written.append(event.run_event)
             self.seq = event.seq
 
@@ -186,7 +175,7 @@ class Ledger:
         if self.lost is not None:
             raise StoreError(str(self.lost), kind=self.lost.kind)
         try:
-            with self._db.transaction(durable=durable, wait_s=0.0 if self.is_behind else TRY_S):
+            with self._owner.database.transaction(durable=durable, wait_s=0.0 if self.is_behind else TRY_S):
                 result = write()
         except JournalLocked as error:
             self._on_locked(error)
@@ -221,10 +210,10 @@ class Ledger:
             raise self.lost
         if not self._lock_reported and now - self._locked_since > _WARN_AFTER_S:
             self._lock_reported = True
-            self._warn(f"another process has locked {self._db.path}: the run waits until that is free")
+            self._warn(f"another process has locked {self._owner.database.path}: the run waits until that is free")
 
     def _warn(self, text: str) -> None:
-        self._on_events([RunEvent(self.run_id, kinds.WARNING, self._db.clock(), {"text": text})])
+        self._on_events([RunEvent(self.run_id, kinds.WARNING, self._owner.database.clock(), {"text": text})])
 
     def _write(self) -> None:
         """Write what waits into the open transaction, the writes of a state with the event that follows them."""
@@ -238,12 +227,12 @@ class Ledger:
                 entries.append((kind, content, writes))
                 writes = []
         if entries:
-            events = self._journal.append_all(self.run_id, self.start, self.seq, entries, self._mask)
+            events = self._owner.journal.append_all(self.run_id, self.start, self.seq, entries, self._mask)
             self._written += events
             self.seq = events[-1].seq
             self.since_checkpoint += len(events)
         if self._run.states.traces:
-            self._transformations.add(self.run_id, self._run.states.take_traces())
+            self._owner.transformations.add(self.run_id, self._run.states.take_traces())
         self._waiting = [(None, write) for write in writes] if writes else []
 
     def _write_deferred(self) -> None:

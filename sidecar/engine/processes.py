@@ -11,13 +11,13 @@ from typing import Any
 import anyio
 
 from sidecar import layout
-from sidecar.agents.supervisor import Agent, Launch, Supervisor
+from sidecar.agents.supervisor import Agent, Launch
 from sidecar.engine.ledger import Ledger
+from sidecar.engine.owner import Owner
 from sidecar.engine.run import Counters
 from sidecar.errors import StoreError
 from sidecar.model import events as kinds
 from sidecar.model.agent import AgentEnded, EndedProcess, EndReason
-from sidecar.store.journal import Agents
 
 _EMITTED = frozenset({"agent_id", "pid", "reason", "exit_code", "rung", "duration_s", "survivors", "problem"})
 
@@ -26,17 +26,10 @@ class Processes:
     """The processes that a run has now, and the step that each belongs to."""
 
     def __init__(
-        self,
-        supervisor: Supervisor,
-        agents: Agents,
-        ledger: Ledger,
-        counters: Counters,
-        directory: str,
-        *,
-        on_lost: Callable[[StoreError], None],
+        self, owner: Owner, ledger: Ledger, counters: Counters, directory: str, on_lost: Callable[[StoreError], None]
     ) -> None:
-        self._supervisor = supervisor
-        self._agents = agents
+        self._supervisor = owner.supervisor
+        self._agents = owner.agents
         self._ledger = ledger
         self._counters = counters
         self._directory = directory

@@ -11,7 +11,9 @@ from typing import cast
 
 import pytest
 
+from sidecar.agents.output import Secrets
 from sidecar.engine.ledger import Ledger
+from sidecar.engine.owner import Owner
 from sidecar.engine.run import Run
 from sidecar.errors import StoreError
 from sidecar.store.checkpoints import Checkpoints
@@ -33,16 +35,9 @@ def locked(root: Path) -> Iterator[None]:
 
 def _ledger(database: Database, journal: Journal) -> Ledger:
     run = cast("Run", SimpleNamespace(to_json=dict, states=SimpleNamespace(traces=[])))
-    trail = Transformations(database)
-    return Ledger(
-        database,
-        journal,
-        Checkpoints(database),
-        transformations=trail,
-        run=run,
-        run_id="R",
-        on_events=lambda _: None,
-    )
+    stores = {"checkpoints": Checkpoints(database), "transformations": Transformations(database)}
+    owner = cast("Owner", SimpleNamespace(database=database, journal=journal, **stores))
+    return Ledger(owner, "R", run, Secrets(()), lambda _: None)
 
 
 @pytest.mark.anyio
