@@ -455,8 +455,6 @@ class WorkflowState:
         workflow = definition.workflow
         declared = {*workflow.state_schema.raw, *workflow.default_state.raw}
         self.engine_fields = frozenset(_ENGINE_FIELDS) & declared
-        state.world.set("inputs", self.inputs)
-        self.set_feedback(None)
 
     def view(self, names: Mapping[str, Any]) -> View:
         """The values at a place in this workflow. `names`: those that loops and tasks add."""
@@ -518,18 +516,32 @@ class WorkflowStates:
             if name in _ENGINE_FIELDS:
                 raw.setdefault(name, _ENGINE_FIELDS[name])
         raw |= raw_given or {}
-        data = {"inputs": inputs, "raw": raw, "state": state, "version": 0}
-        state = self._add(path, definition, data)
-        state.set_feedback(self._feedback)
-        return state
+        data = {"inputs": inputs, "raw": raw, "state": state, "version": 0, "included": {}, "feedback": self._feedback}
+        return self.restore(path, definition, data)
 
     def restore(self, path: Path, definition: Definition, data: Mapping[str, Any]) -> WorkflowState:
         """Restore a state from what `to_json` returned."""
-        state = self._add(path, definition, data)
+        schema = definition.workflow.state_schema
+        reactive = Reactive(
+            self._script,
+            {
+                name: Computation(field.from_, field.transform, field.on_error, field.fallback, field.validate_)
+                for name, field in schema.computed.items()
+            },
+            raw=data["raw"],
+            state=data["state"],
+            declared=(*schema.raw, *schema.state),
+            names={"inputs": dict(data["inputs"])},
+            version=data["version"],
+            on_computed=lambda one: self.traces.append({"space": list(path), **asdict(one)}),
+        )
+        if path in self._states:
+            self.leave(path)
+        state = self._states[path] = WorkflowState(definition, data["inputs"], self._texts, reactive)
         for step_id, flattened in data["included"].items():
             state.include(step_id, flattened)
-        state.set_feedback(data["feedback"])
-        self._feedback = data["feedback"] if not path else self._feedback
+        self._feedback = data["feedback"]
+        state.set_feedback(self._feedback)
         return state
 
     def set_feedback(self, feedback: str | None) -> None:
@@ -555,23 +567,3 @@ class WorkflowStates:
     def to_json(self) -> list[list[Any]]:
         """Every state with its path, outer ones first."""
         return [[list(path), state.to_json()] for path, state in sorted(self._states.items(), key=lambda e: len(e[0]))]
-
-    def _add(self, path: Path, definition: Definition, data: Mapping[str, Any]) -> WorkflowState:
-        schema = definition.workflow.state_schema
-        reactive = Reactive(
-            self._script,
-            {
-                name: Computation(field.from_, field.transform, field.on_error, field.fallback, field.validate_)
-                for name, field in schema.computed.items()
-            },
-            raw=data["raw"],
-            state=data["state"],
-            declared=(*schema.raw, *schema.state),
-            names={"inputs": dict(data["inputs"])},
-            version=data["version"],
-            on_computed=lambda one: self.traces.append({"space": list(path), **asdict(one)}),
-        )
-        if path in self._states:
-            self.leave(path)
-        state = self._states[path] = WorkflowState(definition, data["inputs"], self._texts, reactive)
-        return state
