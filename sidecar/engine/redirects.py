@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import anyio
 
@@ -53,11 +53,8 @@ def waiting(root: str, run_id: str) -> list[tuple[str, str]]:
 
 def forget(root: str, run_id: str, name: str) -> None:
     """Remove a redirect that was used. One that cannot be removed is known by its name when it is read again."""
-    try:
-        with _directory(root, run_id) as handle:
-            _remove(handle, name)
-    except SidecarError:
-        pass
+    with suppress(SidecarError), _directory(root, run_id) as handle:
+        _remove(handle, name)
 
 
 async def watch(root: str, run_id: str, on_text: Callable[[str, str], Awaitable[None]]) -> None:
@@ -114,10 +111,9 @@ def _put(handle: int, name: str, data: bytes) -> None:
     temporary = f".{name}.tmp"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
     try:
-        with open(file, "wb", buffering=0) as raw:
-            view = memoryview(data)
-            while view:
-                view = view[raw.write(view) or 0 :]
+        with open(file, "wb") as written:
+            written.write(data)
+            written.flush()
             os.fsync(file)
         os.rename(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
     except BaseException:
@@ -128,24 +124,17 @@ def _put(handle: int, name: str, data: bytes) -> None:
 def _text(handle: int, name: str) -> str:
     """The text of one file; empty where it is not a regular file, or is gone already."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    data = b""
     try:
         file = os.open(name, flags, dir_fd=handle)
-    except OSError:  # a link, or not ours to read
-        pass
-    else:
         try:
-            if stat.S_ISREG(os.fstat(file).st_mode):
-                data = os.read(file, MAX_BYTES)
-        except OSError:
-            pass
+            data = os.read(file, MAX_BYTES) if stat.S_ISREG(os.fstat(file).st_mode) else b""
         finally:
             os.close(file)
+    except OSError:  # a link, or not ours to read
+        return ""
     return data.decode("utf-8", "replace").strip()
 
 
 def _remove(handle: int, name: str) -> None:
-    try:
+    with suppress(OSError):
         os.unlink(name, dir_fd=handle)
-    except OSError:
-        pass
