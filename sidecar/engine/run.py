@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from sidecar.catalog.workflows import Definition, restore
-from sidecar.engine.cursor.actions import Included, Parallel, TaskCompleted, TaskFailed
+from sidecar.engine.cursor.actions import Included, Parallel, TaskEnded
 from sidecar.engine.cursor.moves import Cursor
 from sidecar.engine.cursor.position import Error, Scope, State, StepList
 from sidecar.engine.evaluation import Texts, View
@@ -161,10 +161,9 @@ class Run:
         assert place is not None
         before = parent.cursor.state.batches.get(place[0])
         failures = before.failures.get(place[1], 0) if before else 0
-        outcome = TaskCompleted(*place) if error is None else TaskFailed(*place, error)
         if error is not None:
             parent.error = {**error, "task": child.task_id}
-        self.move(parent, parent.cursor.after(outcome))
+        self.move(parent, parent.cursor.after(TaskEnded(*place, error)))
         child.reported = True
         after = parent.cursor.state.batches.get(place[0])
         again = error is not None and after is not None and after.failures.get(place[1], 0) > failures

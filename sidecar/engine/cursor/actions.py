@@ -64,7 +64,7 @@ class ApplyErrorUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Run tasks, at most `max_parallel` at a time. Outcomes: `TaskCompleted`, `TaskFailed`, for each of them.
+    """Run tasks, at most `max_parallel` at a time. Outcome: `TaskEnded`, for each of them.
 
     `todo` has the indices that are not done, running ones included. Where it is `stoppable`, a stop ends the run once
     no task runs. Tasks that run when this is no longer the action, nor in the background, are to be ended: their step
@@ -154,20 +154,12 @@ class Included(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskCompleted:
-    """One item of a batch is done."""
+class TaskEnded:
+    """One item of a batch is done, or failed with an error."""
 
     batch: int
     index: int
+    error: Error | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
-    """One item of a batch failed."""
-
-    batch: int
-    index: int
-    error: Error
-
-
-Outcome = Passed | Answer | Completed | ActionFailed | EnclosingStepFailed | Included | TaskCompleted | TaskFailed
+Outcome = Passed | Answer | Completed | ActionFailed | EnclosingStepFailed | Included | TaskEnded

@@ -36,8 +36,7 @@ from sidecar.engine.cursor.actions import (
     Outcome,
     Parallel,
     Passed,
-    TaskCompleted,
-    TaskFailed,
+    TaskEnded,
 )
 from sidecar.engine.cursor.position import (
     Batch,
@@ -222,7 +221,7 @@ def _after(state: State, action: Action, outcome: Outcome) -> State:
             return with_top(state, phase="boundary")
         case Completed() if isinstance(action, ApplyErrorUpdate):
             return _continue_after_failed(state) if action.continues else _propagate(state, action.error)
-        case TaskCompleted() | TaskFailed():
+        case TaskEnded():
             return _task_ended(state, outcome)
         case EnclosingStepFailed() if state.ending is None:
             return _fail(state, outcome.error, outcome.level)
@@ -428,13 +427,11 @@ def _begin_batch(state: State, step: ParallelForEach) -> State:
     return _check_batch(_with_batch(with_top(state, phase="parallel", batch=number, answers={}), batch))
 
 
-def _task_ended(state: State, outcome: TaskCompleted | TaskFailed) -> State:
+def _task_ended(state: State, outcome: TaskEnded) -> State:
     """A task is over. Where its step has failed meanwhile, a completed task still counts for the next attempt, and
     another failure changes nothing."""
     batch = state.batches.get(outcome.batch)
-    if batch is None or outcome.index in batch.done:
-        return state
-    if isinstance(outcome, TaskFailed) and batch.error is not None:
+    if batch is None or outcome.index in batch.done or (outcome.error is not None and batch.error is not None):
         return state
     after = _batch_after(batch, outcome)
     state = _with_batch(state, after)
@@ -446,9 +443,9 @@ def _task_ended(state: State, outcome: TaskCompleted | TaskFailed) -> State:
     return _check_batch(state) if waited_for else state
 
 
-def _batch_after(batch: Batch, outcome: TaskCompleted | TaskFailed) -> Batch:
+def _batch_after(batch: Batch, outcome: TaskEnded) -> Batch:
     index, strategy = outcome.index, batch.step.on_sub_agent_error.strategy
-    if isinstance(outcome, TaskCompleted) or strategy == "continue":
+    if outcome.error is None or strategy == "continue":
         return replace(batch, done=batch.done | {index})
     failures = batch.failures.get(index, 0)
     if strategy == "retry_failed" and failures < batch.max_retries:

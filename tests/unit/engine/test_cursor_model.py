@@ -407,8 +407,8 @@ class Driver:
         ok = not self.oracle.task_fails(action.batch, index, self.task_attempts[action.batch, index])
         self.log.append(("task", action.batch, index, ok))
         if ok:
-            return actions.TaskCompleted(action.batch, index)
-        return actions.TaskFailed(action.batch, index, ERROR)
+            return actions.TaskEnded(action.batch, index)
+        return actions.TaskEnded(action.batch, index, ERROR)
 
     @property
     def status(self) -> str:

@@ -68,7 +68,7 @@ def test_fifty_items_three_at_a_time_are_done_once_each_in_any_order_through_sto
         waiting = [index for index in action.todo if index not in running]
         if stops and stops.pop():
             while running and isinstance(cursor.action, actions.Parallel):
-                cursor = cursor.after(actions.TaskCompleted(action.batch, running.pop()))
+                cursor = cursor.after(actions.TaskEnded(action.batch, running.pop()))
             if isinstance(cursor.action, actions.Parallel):
                 cursor = again(cursor, main).resumed()
                 cursor = until(cursor, actions.Parallel)
@@ -77,7 +77,7 @@ def test_fifty_items_three_at_a_time_are_done_once_each_in_any_order_through_sto
             running.append(waiting.pop(0))
             begun[running[-1]] += 1
         done = running.pop(random.randrange(len(running)))
-        cursor = again(cursor.after(actions.TaskCompleted(action.batch, done)), main)
+        cursor = again(cursor.after(actions.TaskEnded(action.batch, done)), main)
     assert not running
     assert begun == Counter(range(50))
     assert isinstance(until(cursor, actions.Execute).action, actions.Execute)
@@ -90,40 +90,40 @@ def test_the_action_has_the_items_what_is_left_and_how_many_at_a_time() -> None:
     action: Any = cursor.action
     assert (action.items, action.todo, action.max_parallel) == (("a", "b"), (0, 1), 7)
     assert action.scope.names["item"] == "outer"
-    after: Any = cursor.after(actions.TaskCompleted(action.batch, 0)).action
+    after: Any = cursor.after(actions.TaskEnded(action.batch, 0)).action
     assert after.todo == (1,)
 
 
 def test_a_task_that_is_told_twice_counts_once_and_one_of_nobody_changes_nothing() -> None:
     cursor, action = started(tasks())
-    once = cursor.after(actions.TaskCompleted(action.batch, 1))
-    assert once.after(actions.TaskCompleted(action.batch, 1)) == once
-    assert once.after(actions.TaskFailed(action.batch, 1, ERROR)) == once
-    assert once.after(actions.TaskCompleted(99, 0)) == once
+    once = cursor.after(actions.TaskEnded(action.batch, 1))
+    assert once.after(actions.TaskEnded(action.batch, 1)) == once
+    assert once.after(actions.TaskEnded(action.batch, 1, ERROR)) == once
+    assert once.after(actions.TaskEnded(99, 0)) == once
 
 
 def test_the_first_failed_task_fails_the_step_and_is_named() -> None:
     cursor, action = started(tasks(), say("never"))
-    end: Any = cursor.after(actions.TaskFailed(action.batch, 2, ERROR)).action
+    end: Any = cursor.after(actions.TaskEnded(action.batch, 2, ERROR)).action
     assert (end.status, end.error) == ("failed", {"message": "it failed", "task": "p.2"})
 
 
 def test_a_step_that_is_tried_again_does_only_what_is_not_done_and_counts_what_came_late() -> None:
     cursor, action = started(tasks(on_error="retry", retry_delay=5))
-    cursor = cursor.after(actions.TaskCompleted(action.batch, 0)).after(actions.TaskFailed(action.batch, 1, ERROR))
+    cursor = cursor.after(actions.TaskEnded(action.batch, 0)).after(actions.TaskEnded(action.batch, 1, ERROR))
     assert isinstance(cursor.action, actions.Delay)
     # Its sibling was already done when it was to be ended.
-    cursor = again(cursor.after(actions.TaskCompleted(action.batch, 2)), part(tasks(on_error="retry", retry_delay=5)))
+    cursor = again(cursor.after(actions.TaskEnded(action.batch, 2)), part(tasks(on_error="retry", retry_delay=5)))
     second: Any = until(cursor, actions.Parallel).action
     assert second.todo == (1,)
-    assert until(cursor, actions.Parallel).after(actions.TaskCompleted(action.batch, 1)).action == DONE
+    assert until(cursor, actions.Parallel).after(actions.TaskEnded(action.batch, 1)).action == DONE
 
 
 def test_a_step_that_is_tried_again_counts_the_failures_of_its_tasks_anew_but_a_resume_does_not() -> None:
     errors = {"strategy": "retry_failed", "max_retries": 1}
     step = tasks(on_error="retry", retry_count=1, retry_delay=0, on_sub_agent_error=errors)
     cursor, action = started(step, items=1)
-    failed = actions.TaskFailed(action.batch, 0, ERROR)
+    failed = actions.TaskEnded(action.batch, 0, ERROR)
     second_attempt = until(cursor.after(failed).after(failed), actions.Parallel)
     once_more = second_attempt.after(failed)
     assert isinstance(once_more.action, actions.Parallel)
@@ -136,15 +136,15 @@ def test_a_step_that_is_tried_again_counts_the_failures_of_its_tasks_anew_but_a_
 def test_a_run_that_does_not_wait_goes_on_with_the_first_and_ends_with_the_last() -> None:
     main = part({"type": "conditional", "condition": True, "then": [tasks(wait_for_all=False)]}, say("a"), say("b"))
     cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2, 3])
-    cursor = again(cursor.after(actions.TaskCompleted(0, 1)), main)
+    cursor = again(cursor.after(actions.TaskEnded(0, 1)), main)
     cursor = until(cursor, actions.Execute)
     assert [each.todo for each in cursor.background] == [(0, 2)]
-    cursor = again(cursor.after(actions.TaskCompleted(0, 0)), main)
+    cursor = again(cursor.after(actions.TaskEnded(0, 0)), main)
     assert isinstance(cursor.action, actions.Execute)
     cursor = until(cursor, actions.Parallel)
     waiting: Any = again(cursor, main).action
     assert waiting.todo == (2,)
-    over = again(cursor, main).after(actions.TaskCompleted(0, 2))
+    over = again(cursor, main).after(actions.TaskEnded(0, 2))
     assert over.action == DONE
     assert over.background == ()
 
@@ -154,22 +154,22 @@ def test_a_task_that_fails_in_the_background_fails_the_run_at_its_end_unless_the
     on_error: str, status: str
 ) -> None:
     main = part(tasks(wait_for_all=False, on_error=on_error), say("a"))
-    cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskCompleted(0, 0))
-    cursor = again(cursor.after(actions.TaskFailed(0, 1, ERROR)), main)
+    cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskEnded(0, 0))
+    cursor = again(cursor.after(actions.TaskEnded(0, 1, ERROR)), main)
     end: Any = until(cursor, actions.Execute).after(actions.Completed())
     assert end.action.status == status
     if status == "failed":
         left: Any = again(end, main).resumed()
         assert left.action.todo == (1,)
-        assert left.after(actions.TaskCompleted(0, 1)).action == DONE
+        assert left.after(actions.TaskEnded(0, 1)).action == DONE
 
 
 def test_a_failed_step_waits_for_the_background_before_the_run_ends() -> None:
     main = part(tasks(wait_for_all=False), say("a"))
-    cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskCompleted(0, 0))
+    cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskEnded(0, 0))
     cursor = until(cursor, actions.Execute).after(actions.ActionFailed(ERROR))
     assert isinstance(cursor.action, actions.Parallel)
-    cursor = cursor.after(actions.TaskCompleted(0, 1))
+    cursor = cursor.after(actions.TaskEnded(0, 1))
     assert cursor.action == actions.Finished("failed", "it failed", ERROR)
     resumed: Any = cursor.resumed()
     assert (resumed.steps, resumed.background) == (("a",), ())
@@ -177,7 +177,7 @@ def test_a_failed_step_waits_for_the_background_before_the_run_ends() -> None:
 
 def test_tasks_in_the_background_whose_step_is_gone_are_refused_by_name() -> None:
     main = part(tasks(wait_for_all=False), say("a"))
-    cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskCompleted(0, 0))
+    cursor = until(Cursor.start(main), actions.Parallel, items=[1, 2]).after(actions.TaskEnded(0, 0))
     with pytest.raises(DefinitionChanged, match="step 'p', where the run stands"):
         again(cursor, part(say("a")))
 
