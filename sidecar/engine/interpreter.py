@@ -278,7 +278,6 @@ class Interpreter:
                     self.steps.task_context(child),
                     agent_name=step.agent,
                     prompt_override=step.sub_agent_prompt_override,
-                    task_id=child.task_id or "",
                     description=self.run.task_definition(child).description,
                 )
             if tried.error is not None:

@@ -126,22 +126,21 @@ def _listed(hints: Any) -> str:
 
 
 async def run_task_agent(
-    context: Context, *, agent_name: str | None, prompt_override: str | None, task_id: str, description: str
+    context: Context, *, agent_name: str | None, prompt_override: str | None, description: str
 ) -> TurnResult:
     """One turn of the agent of a task, which asks the run for the task's steps. StepFailed: it could not begin.
 
     `agent_name` and `prompt_override` are texts of the definition; `task_id`, `workflow_id` and `description` are names
     in the override.
     """
-    names = {"task_id": task_id, "workflow_id": context.services.run_id, "description": description}
+    names = {"task_id": context.task_id or "", "workflow_id": context.services.run_id, "description": description}
     if prompt_override is not None:
         prompt = context.view.with_names(**names).text(prompt_override)
     else:
         given = {name: value for name, value in names.items() if value.strip()}
         # A project may have a standard prompt of its own, which need not declare all of them.
         prompt = named_prompt(context, PROMPT_NAME, given, strict=False)
-    request = TurnRequest(agent=agent_name, prompt=prompt, cwd=context.directory(None))
-    return await _take_turn(replace(context, task_id=task_id), request)
+    return await _take_turn(context, TurnRequest(agent=agent_name, prompt=prompt, cwd=context.directory(None)))
 
 
 def named_prompt(context: Context, name: str, given: Mapping[str, Any], *, strict: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,9 +24,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def taken(stage: Stage, context: Any = None, **given: Any) -> TurnResult:
-    asked = {"agent_name": None, "prompt_override": None, "task_id": "each.3", "description": "", **given}
+    asked = {"agent_name": None, "prompt_override": None, "description": "", **given}
     with anyio.fail_after(120):
-        return await run_task_agent(context or stage.context(), **asked)
+        return await run_task_agent(replace(context or stage.context(), task_id="each.3"), **asked)
 
 
 async def test_the_standard_prompt_names_the_task_the_run_and_the_tools(stage: Stage) -> None:
