@@ -190,18 +190,17 @@ class AgentDriven:
     async def _interpret(
         self, execution: Execution, lock: run_lock.RunLock, do: Callable[[], Awaitable[Json]]
     ) -> Json | None:
-        found: Json | None = None
         execution.scope = anyio.CancelScope()
         async with watching(execution, lock):
             try:
                 with execution.scope:
                     async with execution.services():
-                        found = await self._decided(execution, do)
+                        return await self._decided(execution, do)
             except RunEnds as ends:
                 execution.set_ending(ends.ending)
             except StoreError as error:
                 execution.lost = execution.lost or error
-        return found
+        return None
 
     @staticmethod
     async def _decided(execution: Execution, do: Callable[[], Awaitable[Json]]) -> Json | None:
@@ -249,7 +248,7 @@ class AgentDriven:
     # --- a step is handed out
 
     async def _next_step(self, task_id: str | None) -> Json:
-        self._execution.guard.check("abort-only")
+        self._execution.guard.stop_requested()  # RunEnds after an abort
         thread = self._thread(task_id)
         if thread is None:
             return {"step": None, "status": "completed", "reason": f"task {task_id} is done"}

@@ -65,16 +65,12 @@ class BoundaryGuard:
     def pass_boundary(self, action: Boundary, *, iterates: bool, limited: bool) -> None:
         """RunEnds where the run ends before the next step: after an abort, after a stop where the boundary takes one,
         and, `limited`, where the step would exceed a limit. Signals come first."""
-        self.check(action.kind)
+        if self.stop_requested() and action.kind == "stop-and-abort":
+            raise self.stopped()
         if limited:
             self.check_limits(action.step, iterates=iterates)
 
     # --- signals
-
-    def check(self, kind: Literal["abort-only", "stop-and-abort"]) -> None:
-        """RunEnds after an abort, and at a boundary of the second kind after a stop."""
-        if self.stop_requested() and kind == "stop-and-abort":
-            raise self.stopped()
 
     def stop_requested(self) -> bool:
         """Whether a stop is requested; RunEnds after an abort. Reads the files: a watcher may have missed a change."""

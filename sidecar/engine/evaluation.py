@@ -114,14 +114,13 @@ class View(NamedTuple):
         return resolved
 
     def writes(self, updates: Sequence[Update]) -> list[Write]:
-        """The writes of a step; an update without a value writes `result`."""
-        return [self._write(update) for update in updates]
-
-    def _write(self, update: Update) -> Write:
-        value = self.value(update.value) if update.has_value else self.names.get("result")
-        if update.operation == "increment" and not update.has_value:
-            value = 1
-        return Write(self.path(update.path), value, update.operation)
+        """The writes of a step; an update without a value writes `result`, or adds 1."""
+        found = []
+        for update in updates:
+            default = 1 if update.operation == "increment" else self.names.get("result")
+            value = self.value(update.value) if update.has_value else default
+            found.append(Write(self.path(update.path), value, update.operation))
+        return found
 
 
 def _clock() -> dict[str, object]:

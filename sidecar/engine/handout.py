@@ -171,7 +171,7 @@ def hand_out_tasks(
     override, prompt = step.sub_agent_prompt_override, "`definition.sub_agent_prompt` as its prompt"
     if override is None:
         definition["sub_agent_prompt"] = sub_agent_prompt
-    elif any(_mentions(view, override, entry["context"]) for entry in listed):
+    elif has_template(override) and any(view.texts.value(override).names & entry["context"].keys() for entry in listed):
         prompt = "the entry's `prompt` as its prompt"
         for entry in listed:  # not `with_names`: a task may call an input `self`
             own_names = {**recording.names, **entry["context"]}
@@ -237,10 +237,6 @@ def _described(
         step["original_expression"] = "; ".join(dict.fromkeys(sole_expressions))
     cleaned: Json = _sendable(step)
     return cleaned
-
-
-def _mentions(view: View, text: str, names: Mapping[str, Any]) -> bool:
-    return has_template(text) and not view.texts.value(text).names.isdisjoint(names)
 
 
 def _sendable(value: Any) -> Any:

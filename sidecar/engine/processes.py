@@ -69,13 +69,11 @@ class Processes:
             raise StoreError(f"cannot make {directory}: {error.strerror}", kind="forbidden") from None
         return os.path.join(directory, f"{self._counters.processes}.log")
 
-    def request_end(self, reason: EndReason, key: str = "", *, within_s: float | None = None) -> int:
-        """Ask all of them to end, or those of one step or thread; how many there are. `within_s`: another grace."""
-        running = self._running.values()
-        found = [agent for agent, _, of, _ in running if not key or of == key or of.startswith(f"{key}/")]
-        for agent in found:
-            agent.request_end(reason, within_s)
-        return len(found)
+    def request_end(self, reason: EndReason, key: str = "", *, within_s: float | None = None) -> None:
+        """Ask all of them to end, or those of one step or thread. `within_s`: another grace."""
+        for agent, _, of, _ in list(self._running.values()):
+            if not key or of == key or of.startswith(f"{key}/"):
+                agent.request_end(reason, within_s)
 
     def steps(self) -> set[str]:
         """The steps that have a process now."""
