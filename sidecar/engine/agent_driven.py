@@ -25,7 +25,7 @@ from sidecar.engine.ending import (
     end_abandoned,
     end_run,
     end_unloadable,
-    previous_status,
+    journal_start,
 )
 from sidecar.engine.execution import REQUEST, Execution, locked, refuse_second, watching
 from sidecar.engine.handout import StepIds, StepReport
@@ -54,9 +54,7 @@ def begin(owner: Owner, run_id: str, run: Run) -> None:
     with owner.database.transaction():
         details = {name: value for name, value in stored.details.items() if name != REQUEST}
         owner.journal.change(run_id, details=details, driver="agent")
-        owner.journal.begin(
-            run_id, {"workflow": stored.workflow, "previous_status": previous_status(owner.journal, stored)}
-        )
+        journal_start(owner, stored)
         owner.transformations.add(run_id, run.states.take_traces())
         owner.checkpoints.save(run_id, {**run.to_json(), "seq": owner.journal.last_seq(run_id)})
 
@@ -404,9 +402,8 @@ class AgentDriven:
 
     async def _report_tasks(self, thread: Thread, action: Parallel, report: StepReport) -> None:
         """All tasks of a step are reported as failed; InputError where they are reported as done, and are not."""
-        open_tasks = [
-            child for child in list(thread.children.values()) if child.place and child.place[1] in action.todo
-        ]
+        places = [(action.batch, index) for index in action.todo]
+        open_tasks = [thread.children[place] for place in places if place in thread.children]
         if report.status == "failed":
             text = self._execution.mask.masked_text(report.error or "")
             for child in open_tasks:

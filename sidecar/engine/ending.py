@@ -182,9 +182,7 @@ def end_unloadable(
         reason = unexpected(error)
     stored = owner.journal.run(run_id)
     if stored.status != "running":
-        owner.journal.begin(
-            run_id, {"workflow": stored.workflow, "previous_status": previous_status(owner.journal, stored)}
-        )
+        journal_start(owner, stored)
     for event in owner.journal.events(run_id, after=last_seq):
         on_event(event.run_event)
     return end_unheld(owner, owner.journal.run(run_id), Ending("failed", reason), on_event)
@@ -405,10 +403,14 @@ def _note_stop(owner: Owner, stored: StoredRun, signal: Signal) -> None:
 # --- beginnings
 
 
-def previous_status(journal: Journal, stored: StoredRun) -> str:
-    """The status that a run had before it is resumed: the resume of one that had ended has made it pending."""
-    last = journal.last_end(stored.run_id) if stored.status == "pending" else None
-    return str(last.data["status"]) if last is not None else stored.status
+def journal_start(owner: Owner, stored: StoredRun, **data: Any) -> dict[str, Any]:
+    """Journal that a run starts, or is resumed; the data of that event. It has the status that the run had before: the
+    resume of one that had ended has made it pending."""
+    last = owner.journal.last_end(stored.run_id) if stored.status == "pending" else None
+    was = stored.status if last is None else last.data["status"]
+    data = {"workflow": stored.workflow, "previous_status": was, **data}
+    owner.journal.begin(stored.run_id, data)
+    return data
 
 
 def revert_beginning(root: str, journal: Journal, stored: StoredRun) -> None:

@@ -24,7 +24,7 @@ from sidecar.engine.ending import (
     end_unheld,
     end_unloadable,
     ending_of_unheld,
-    previous_status,
+    journal_start,
     revert_beginning,
 )
 from sidecar.engine.execution import REQUEST, Execution, refuse_second, watching
@@ -203,10 +203,9 @@ class ServerDriven:
         """The run as it is then, and the data of the event."""
         owner = self.owner
         stored = end_abandoned(owner, stored)
-        was = previous_status(owner.journal, stored)
         feedback = prepare_resume(owner, stored, run, self._feedback, approve=self._approve)
-        data: dict[str, Any] = {"workflow": stored.workflow, "previous_status": was, "feedback": feedback}
-        data["boot"] = lineage.boot_id()  # how often owners died since the machine was started is counted
+        # How often owners died since the machine was started is counted.
+        data: dict[str, Any] = {"feedback": feedback, "boot": lineage.boot_id()}
         if self._approve:
             data["approved"] = True
         details = self._details(stored)
@@ -214,8 +213,7 @@ class ServerDriven:
             data["with_changes"] = True
             details[CHANGED] = self._definition.record()
         stored = owner.journal.change(stored.run_id, details=details, driver="server")
-        owner.journal.begin(stored.run_id, data)
-        return stored, data
+        return stored, journal_start(owner, stored, **data)
 
     def _details(self, stored: StoredRun) -> dict[str, Any]:
         """Whose the run is from now on: this terminal's, or detached in the environment that it was given with."""
