@@ -104,7 +104,9 @@ class StepRunner:
                 try:
                     result = await HANDLERS[type(step)](step, self.context(thread, place.view, key, attempt))
                 except AnswerNeeded as needed:
-                    raise self._pause_for_answer(thread, needed.question) from None
+                    asked = needed.question
+                    self.ledger.record(kinds.QUESTION, **asked, task=thread.task_id)
+                    raise RunEnds(Ending("paused", f"waits for an answer: {asked['prompt']}", waits=asked)) from None
             self.pause_if_submitted(key)
             if not scope.cancelled_caught:
                 break
@@ -122,10 +124,6 @@ class StepRunner:
         """RunEnds where this step has submitted a stage: what its agent printed afterwards does not count."""
         if self.submitted is not None and self.submitted["step"] == key:
             raise RunEnds(Ending("paused", f"{self.submitted['stage']} waits for approval", waits=self.submitted))
-
-    def _pause_for_answer(self, thread: Thread, question: dict[str, Any]) -> RunEnds:
-        self.ledger.record(kinds.QUESTION, **question, task=thread.task_id)
-        return RunEnds(Ending("paused", f"waits for an answer: {question['prompt']}", waits=question))
 
     # --- executed here or by an outside agent
 
