@@ -65,10 +65,11 @@ class BoundaryGuard:
     def pass_boundary(self, action: Boundary, *, iterates: bool, limited: bool) -> None:
         """RunEnds where the run ends before the next step: after an abort, after a stop where the boundary takes one,
         and, `limited`, where the step would exceed a limit. Signals come first."""
+        exceeded = self._exceeded(action.step, iterates=iterates) if limited else None
         if self.stop_requested() and action.kind == "stop-and-abort":
             raise self.stopped()
-        if limited:
-            self.check_limits(action.step, iterates=iterates)
+        if exceeded is not None:
+            raise RunEnds(exceeded)
 
     # --- signals
 
@@ -94,18 +95,25 @@ class BoundaryGuard:
 
     # --- limits
 
-    def check_limits(self, step: StepBase | None = None, *, iterates: bool = False) -> None:
+    def check_limits(self, step: StepBase | None = None) -> None:
         """RunEnds where a step would exceed a limit. Without a step: an agent is about to do a whole task."""
+        exceeded = self._exceeded(step)
+        if exceeded is not None:
+            raise RunEnds(exceeded)
+
+    def _exceeded(self, step: StepBase | None, *, iterates: bool = False) -> Ending | None:
         self.tick()
-        run, limits = self._run, self._limits
+        run, limits, by_agent = self._run, self._limits, step is None or isinstance(step, AGENT_STEPS)
+        ending = None
         if isinstance(step, Fallible) and limits.max_transitions is not None:
-            _check("max_transitions", limits.max_transitions, run.transitions, "steps")
+            ending = _exceeded("max_transitions", limits.max_transitions, run.transitions, "steps")
         if iterates and limits.max_iterations is not None:
-            _check("max_iterations", limits.max_iterations, run.iterations, "iterations")
-        if (step is None or isinstance(step, AGENT_STEPS)) and limits.max_cost_usd is not None:
-            _check("max_cost_usd", limits.max_cost_usd, run.counters.cost_usd, "USD")
+            ending = ending or _exceeded("max_iterations", limits.max_iterations, run.iterations, "iterations")
+        if by_agent and limits.max_cost_usd is not None:
+            ending = ending or _exceeded("max_cost_usd", limits.max_cost_usd, run.counters.cost_usd, "USD")
         if limits.max_duration_s is not None:
-            _check("max_duration", limits.max_duration_s, run.counters.duration_s, "s")
+            ending = ending or _exceeded("max_duration", limits.max_duration_s, run.counters.duration_s, "s")
+        return ending
 
     def tick(self) -> None:
         """Count the time that has passed."""
@@ -158,9 +166,8 @@ def board_of(owner: Owner, stored: StoredRun, report: Callable[[str], None] = la
     return Board(subject, taken=owner.journal.signals(stored.run_id), noted=request, report=report)
 
 
-def _check(name: str, most: float | str, now: float, unit: str) -> None:
-    if now >= _number(most):
-        raise RunEnds(_reached(name, _number(most), unit))
+def _exceeded(name: str, most: float | str, now: float, unit: str) -> Ending | None:
+    return _reached(name, _number(most), unit) if now >= _number(most) else None
 
 
 def _reached(name: str, most: float, unit: str) -> Ending:
