@@ -10,9 +10,8 @@ from statistics import median
 
 from benchmarks.report import Figure
 from sidecar.model import ulid
-from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database, open_database
-from sidecar.store.journal import Journal, Steps
+from sidecar.store.journal import Checkpoints, Journal, Steps
 
 STEPS = 10_000
 RESULT = {"exit_code": 0, "output": "x" * 200}

@@ -23,9 +23,8 @@ from sidecar.model.events import RunEvent
 from sidecar.signals import run_lock
 from sidecar.signals.watch import Watcher, source_for
 from sidecar.state.script import Script
-from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database, when_free
-from sidecar.store.journal import Agents, Handouts, Journal, StoredRun, Transformations
+from sidecar.store.journal import Agents, Checkpoints, Handouts, Journal, StoredRun, Transformations
 
 
 class Owner:

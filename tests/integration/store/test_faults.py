@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.errors import StoreError
-from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database, open_database
-from sidecar.store.journal import Agents, Handouts, Journal, Steps
+from sidecar.store.journal import Agents, Checkpoints, Handouts, Journal, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,8 @@ from sidecar.engine.ledger import Ledger
 from sidecar.engine.owner import Owner
 from sidecar.engine.run import Run
 from sidecar.errors import StoreError
-from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database
-from sidecar.store.journal import Journal, Transformations
+from sidecar.store.journal import Checkpoints, Journal, Transformations
 
 
 @contextmanager

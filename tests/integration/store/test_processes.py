@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import open_database
-from sidecar.store.journal import Journal, Steps
+from sidecar.store.journal import Checkpoints, Journal, Steps
 from sidecar.store.schema import VERSION
 from tests.kit import DEADLINE_S
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 PRELUDE = """
 import sys
 from sidecar.errors import StoreError
-from sidecar.store.checkpoints import Checkpoints
+from sidecar.store.journal import Checkpoints
 from sidecar.store.db import open_database
 from sidecar.store.journal import Journal
 from sidecar.store.journal import Steps

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.errors import StoreError
-from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database
-from sidecar.store.journal import Journal
+from sidecar.store.journal import Checkpoints, Journal
 
 
 def content(checkpoints: Checkpoints, run_id: str) -> Any:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from sidecar.model.agent import AgentRecord
-from sidecar.store.checkpoints import Checkpoints
 from sidecar.store.db import Database
-from sidecar.store.journal import Agents, Handouts, Journal, Keep, Steps, compact
+from sidecar.store.journal import Agents, Checkpoints, Handouts, Journal, Keep, Steps, compact
 
 KEEP = Keep(newest=2, age_s=100)
 TABLES = ("events", "steps", "checkpoints", "handouts", "signals", "runs")
