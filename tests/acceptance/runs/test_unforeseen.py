@@ -34,11 +34,11 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "half a character as argument": (
         {"type": "agent", "agent": "argument", "prompt": "say {{ '\\ud800' }}"},
-        "the prompt holds half a surrogate pair",
+        "the prompt contains half a surrogate pair",
     ),
     "half a character on stdin": (
         {"type": "agent", "agent": "stdin", "prompt": "say {{ '\\ud800' }}"},
-        "the prompt holds half a surrogate pair",
+        "the prompt contains half a surrogate pair",
     ),
     "a log that is gone": ({"type": "shell_command", "command": LOSE_LOG}, "unexpected FileNotFoundError"),
 }
