@@ -209,7 +209,7 @@ async def test_a_run_changes_its_driver_back_and_forth_and_no_step_is_lost_or_re
         (project.state / "agents" / "marker.yaml").write_text(json.dumps(content))
         project.output("resume", run_id, "--take-over", "--detach")
         project.until(lambda: project.only_run()["agents"])
-        assert "not yours to drive" in await refused(client, "workflow_step_complete", **{**late, "attempt": 3})
+        assert "driven by sidecar now" in await refused(client, "workflow_step_complete", **{**late, "attempt": 3})
         os.kill(project.owner(run_id), signal.SIGKILL)
         project.until_status(run_id, "interrupted")
         (project.root / "hold").unlink()

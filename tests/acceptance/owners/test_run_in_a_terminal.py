@@ -72,7 +72,7 @@ async def test_it_is_looked_at_and_left_alone(project: Project) -> None:
             ("workflow_checkpoint", {}),
         ):
             assert "is executed by another process" in await _refused(client, tool, **named, **more)
-        assert "not yours to drive" in await _refused(client, "workflow_step_complete", **named, step_id="a")
+        assert "driven by sidecar now" in await _refused(client, "workflow_step_complete", **named, step_id="a")
         assert f"already being executed, by process {terminal.process.pid}" in await _refused(
             client, "workflow_resume", **named
         )

@@ -297,7 +297,7 @@ def test_a_defect_of_the_panel_is_told_and_ends_nothing(show: Callable[..., Show
     shown.do("spoil")
     shown.do("advance", 1)
     assert "nonsense" in shown.do("draw")
-    assert "the run goes on" in "".join(shown.look())
+    assert "the run continues" in "".join(shown.look())
     shown.do("close")
     assert shown.ended() == 0
 

@@ -263,7 +263,7 @@ async def test_an_answer_that_comes_to_another_server_reaches_the_run_all_the_sa
         refused = await raw.answer(8)
     assert served.service.called("answer") == [{"workflow_id": run_id, "value": "yes"}]
     assert refused["result"]["isError"]
-    assert "not open any more" in refused["result"]["content"][0]["text"]
+    assert "this question is closed" in refused["result"]["content"][0]["text"]
 
 
 @pytest.mark.anyio

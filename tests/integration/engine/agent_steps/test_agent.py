@@ -105,7 +105,7 @@ async def test_parameters_beside_a_prompt_are_for_the_definition_of_the_agent(st
 
 async def test_two_prompts_are_one_too_many(stage: Stage) -> None:
     stage.define("worker", "cat")
-    assert "only one of them" in (await failure(stage, prompt="a", parameters={"prompt": "b"}))["message"]
+    assert "remove one" in (await failure(stage, prompt="a", parameters={"prompt": "b"}))["message"]
 
 
 async def test_it_runs_where_and_with_what_the_step_says(stage: Stage) -> None:
