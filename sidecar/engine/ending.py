@@ -1,4 +1,5 @@
-"""Ends a run: decides how, runs the steps for a failure, then writes checkpoint, journal, receipts and signal files.
+"""Ends a run: decides how, runs the steps for a failure, then writes checkpoint and journal in one transaction, then
+receipts, signal files and the mark that the run is open.
 
 The order of these writes matters: after a crash between two of them a signal is applied again, and never lost. Open
 runs that no process executes end here too, in the journal, under their run lock, and so do executions whose process

@@ -1,4 +1,5 @@
-"""Loads a run that a process has left: the last checkpoint, the events since, and back to before a step in flight.
+"""Loads a run that a process has left: the last checkpoint and the events since. A step in flight when the process died
+is executed again.
 
 The cursor is pure: the same outcomes lead it to the same place. So nothing but the outcome of each step is journalled
 while a run executes. A step whose process died has none: it is executed again, as one more attempt.

@@ -1,4 +1,4 @@
-"""Decides who executes a run: this process, the project's daemon, or a detached process of its own.
+"""Chooses where a run is executed: in this process, in the project's daemon, or in a detached process of its own.
 
 A run is given away under its lock, by a request in the journal. The daemon takes runs on a socket: a line of JSON says
 which one, a line of JSON answers when it is running.

@@ -1,4 +1,4 @@
-"""Shell commands with values in them, where the shell never reads a value as code.
+"""Shell commands with values in them: a value travels in an environment variable, so the shell never reads it as code.
 
 A value is never pasted into the text. It travels in the environment, and the text gets a reference to it that fits the
 quotes around its placeholder. Where even that could become code the text is refused. A list is one word per item where
