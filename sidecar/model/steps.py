@@ -442,7 +442,9 @@ class SubAgentErrors(StrictModel):
     max_retries: Annotated[Count, Role.TEMPLATE] = Field(
         default=3, description="For `retry_failed`: how often a failed task is run again."
     )
-    collect_errors: Flag = Field(default=False, description="Append the errors of failed tasks to `error_state_path`.")
+    collect_errors: Flag = Field(
+        default=False, description="Append the error of each task that has finally failed to `error_state_path`."
+    )
     error_state_path: Annotated[Path | None, Role.PATH] = Field(
         default=None, description="A list in the state for these errors."
     )
