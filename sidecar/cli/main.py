@@ -110,8 +110,9 @@ def _shortcut_lines(root: str) -> list[str]:
         own = sorted((name, shortcut) for shortcut, (of, name) in known.items() if of == command)
         if own:
             lines += ["", f"{kind}:"]
+        descriptions = completion.named(root, kind)
         for name, shortcut in own:
-            about = completion.named(root, kind)[name]
+            about = descriptions[name]
             shown = f"{f'{about} ' if about else ''}(shortcut for '{command} run {name}')"
             lines.append(wrapped(f"  {shortcut:<{width}}  {shown}", width + 4))
     return lines
