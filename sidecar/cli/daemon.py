@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.service.owners import LocalRuns
     from sidecar.service.systemd import Pulse, Systemd
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.daemon")
 OK, FAILED = 0, 2
 _HTTP_HOST = "127.0.0.1"
 

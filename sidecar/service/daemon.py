@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     # Serves the use cases to the project's clients, and makes the endpoints of its runs.
     Serve = Callable[[Driving, LocalRuns], AbstractAsyncContextManager[object]]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.daemon")
 _COMPACT_EVERY_S = 3600.0
 # What is made once, for all runs: the rest is looked up whenever it is needed.
 _AT_START = ("watcher", "containment", "projects", "http_token", "otlp_endpoint", "otlp_headers")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sidecar.engine.owner import Owner
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.daemon")
 # How late it may be noticed that another process made a run idle, or left one by dying. A look is a few system calls.
 _LOOK_S = 2.0
 

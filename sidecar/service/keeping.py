@@ -17,7 +17,7 @@ from sidecar.store.journal import Keep, compact, surplus
 if TYPE_CHECKING:
     from sidecar.engine.owner import Owner
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.store")
 _DAY_S = 86_400.0
 AT_MOST = 100  # for a process that is about to end; the next one continues
 

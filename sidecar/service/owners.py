@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 # Of the layers below, for the surfaces, which import nothing of those.
 __all__ = ["AskablePerson", "Ending", "Owner", "RunEndpoint", "ServerDriven", "Starter"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.runs")
 P = ParamSpec("P")
 T = TypeVar("T")
 LOG = "owner.log"  # in the run's directory: what its detached owner prints, which is little

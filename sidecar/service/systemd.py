@@ -14,7 +14,7 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sidecar.daemon")
 _LOOK_S = 1.0
 _BEATS = 3  # in the time after which systemd loses patience
 # Besides the grace that agents have: the answers that are still to be delivered, the last look at the process table,

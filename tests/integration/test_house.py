@@ -135,6 +135,12 @@ def test_options_and_event_kinds_are_words_of_the_field() -> None:
     assert [name for name in sorted(names) if words(name) & BANNED] == []
 
 
+def test_logger_names_are_public_and_few() -> None:
+    named = {name for text in sources().values() for name in re.findall(r"getLogger\(([^)]+)\)", text)}
+    ours = {name for name in named if "sidecar" in name or name == "__name__"}
+    assert ours == {f'"sidecar{one}"' for one in ("", ".daemon", ".runs", ".mcp", ".store")}
+
+
 def figures(directory: Path, times: int) -> tuple[int, dict[str, int]]:
     """How often such a run changes from module to module, and how often it calls each."""
     project = directory / str(times)
