@@ -90,6 +90,7 @@ async def test_a_sender_that_is_cancelled_leaves_no_half_line_and_what_is_writte
     kept = Kept()
     kept.wanted = anyio.Event()
     told: list[JSONRPCMessage] = []
+    sent: list[int] = []
     both = MessageStream(Pieces([]), kept, told.append)
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
@@ -98,9 +99,12 @@ async def test_a_sender_that_is_cancelled_leaves_no_half_line_and_what_is_writte
                 with anyio.move_on_after(0.001):
                     message = JSONRPCResponse(jsonrpc="2.0", id=number, result={"x": "y" * 1000})
                     await both.outgoing.send(SessionMessage(message))
+                    sent.append(number)
             assert told == []
             kept.wanted.set()
             await both.finish()
     numbers = [json.loads(line)["id"] for line in kept.data.splitlines()]
-    assert numbers == list(range(40))
+    assert numbers == sorted(set(numbers))
+    assert set(sent) <= set(numbers)
+    assert sent  # on a busy machine not all of them
     assert [message.id for message in told if isinstance(message, JSONRPCResponse)] == numbers
