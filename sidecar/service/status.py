@@ -32,7 +32,7 @@ _STARTS_AND_GATES = (kinds.RUN_STARTED, kinds.RUN_RESUMED, kinds.GATE)
 _AGENT = ("pid", "name", "step", "log")  # of the event of its start
 _SHORTEST = 4  # part of an id that means a run
 _LAST = "last"
-_NO_RUN = "there is no run to take where none is named"
+_NO_RUN = "no run was named, and none fits"
 _SHOWN = 5
 # SQLite tells nobody that something was written, and the writer may be any process.
 _LOOK_S = 0.1
