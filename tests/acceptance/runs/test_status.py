@@ -122,5 +122,5 @@ def test_without_a_run_logs_take_the_live_one_and_resume_the_newest_that_can_be_
     code, out, err = flows.run("resume", "-q")
     assert (code, f"run {failed} (failing)" in err) == (0, True)
     assert out.startswith(f"completed {failed}")
-    assert "there is no run to take" in flows.output("resume", code=2)
+    assert "no run was named, and none fits" in flows.output("resume", code=2)
     assert "too short" in flows.output("answer", "01", "x", code=2)
